@@ -1,0 +1,213 @@
+"""A case: the explicit input of one or more calls of a path on all ranks, in plain arrays and numbers.
+
+Cases travel to the ranks, stand in the journal and are what ``argmax-parity replay`` reads, so they hold everything
+that decides the answer and nothing else, and are read from JSON or safetensors only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from refimpl import bits
+from refimpl.vocab.layouts import Layout
+
+FORMAT = "argmax-parity/case/1"
+
+
+class CaseError(ValueError):
+    """A case file cannot be read: one sentence that names what is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a path, seen from outside the ranks.
+
+    ``logits``: bit patterns of the real columns, ``(batch, vocab_size)``, see `refimpl.bits`.
+    ``padding``: bit patterns dealt out in turn over the padding cells of all ranks.
+    ``d2t``: int64 ``(vocab_size,)`` offsets or None.
+    """
+
+    layout: Layout
+    dtype: str
+    logits: np.ndarray
+    padding: tuple[int, ...] = (0,)
+    d2t: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in bits.DTYPES:
+            raise CaseError(f"dtype {self.dtype!r} is none of {', '.join(bits.DTYPES)}")
+        if self.logits.ndim != 2 or self.logits.shape[1] != self.layout.vocab_size:
+            raise CaseError(f"logits of shape {self.logits.shape} do not fit a vocabulary of {self.layout.vocab_size}")
+        if self.logits.dtype != bits.STORAGE[self.dtype]:
+            raise CaseError(f"logits of {self.dtype} must be {bits.STORAGE[self.dtype].__name__} patterns")
+        if not self.padding:
+            raise CaseError("padding needs at least one pattern")
+
+    @property
+    def batch(self) -> int:
+        return int(self.logits.shape[0])
+
+    @cached_property
+    def num_padding(self) -> tuple[int, ...]:
+        return tuple(self.layout.padded_size - (end - start) for start, end in self.layout.bounds)
+
+    def local_logits(self, rank: int) -> np.ndarray:
+        """Patterns of ``(batch, padded_size)`` as this rank holds them."""
+        start, end = self.layout.bounds[rank]
+        num_padding = self.num_padding[rank]
+        if num_padding == 0:
+            return np.ascontiguousarray(self.logits[:, start:end])
+        local = np.empty((self.batch, self.layout.padded_size), dtype=self.logits.dtype)
+        local[:, : end - start] = self.logits[:, start:end]
+        # Rank and row shift the deal so that no rank and no row sees the same values everywhere.
+        cells = np.arange(self.batch)[:, None] + np.arange(num_padding)[None, :] + rank
+        local[:, end - start :] = np.array(self.padding, dtype=self.logits.dtype)[cells % len(self.padding)]
+        return local
+
+    def values(self, as_type: type = np.float64) -> np.ndarray:
+        return bits.decode(self.logits, self.dtype, as_type)
+
+    def rows(self, index: Any) -> Call:
+        return replace(self, logits=np.ascontiguousarray(self.logits[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Calls made one after the other by ranks of one generation.
+
+    ``bystanders``: ranks of the world before the group under test, which the path must leave alone.
+    """
+
+    calls: tuple[Call, ...]
+    bystanders: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.calls:
+            raise CaseError("a case needs at least one call")
+        if len({call.layout.tp_size for call in self.calls}) != 1:
+            raise CaseError("all calls of a case need the same tp_size")
+
+    @property
+    def tp_size(self) -> int:
+        return self.calls[0].layout.tp_size
+
+    @property
+    def num_rows(self) -> int:
+        return sum(call.batch for call in self.calls)
+
+    @cached_property
+    def digest(self) -> str:
+        """A stable name of the case's content."""
+        state = hashlib.blake2b(digest_size=12)
+        state.update(f"{self.bystanders}".encode())
+        for call in self.calls:
+            state.update(repr((call.layout.bounds, call.layout.padded_size, call.dtype, call.padding)).encode())
+            state.update(repr(call.logits.shape).encode())
+            state.update(np.ascontiguousarray(call.logits).data)
+            state.update(b"no table" if call.d2t is None else np.ascontiguousarray(call.d2t).data)
+        return state.hexdigest()
+
+    # -- JSON: small cases, readable --------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "bystanders": self.bystanders,
+            "calls": [
+                {
+                    **_call_head(call),
+                    "logits": [[_json_value(int(b), call.dtype) for b in row] for row in call.logits],
+                    "d2t": None if call.d2t is None else [int(offset) for offset in call.d2t],
+                }
+                for call in self.calls
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, document: Any) -> Case:
+        """Raises CaseError."""
+        try:
+            if document["format"] != FORMAT:
+                raise CaseError(f"its format is {document['format']!r}, this release reads {FORMAT!r}")
+            calls = []
+            for entry in document["calls"]:
+                layout, dtype, padding, shape = _read_head(entry)
+                patterns = [[bits.parse(word, dtype) for word in row] for row in entry["logits"]]
+                logits = np.array(patterns, dtype=bits.STORAGE[dtype]).reshape(shape)
+                d2t = None if entry.get("d2t") is None else np.array(entry["d2t"], dtype=np.int64)
+                calls.append(Call(layout, dtype, logits, padding, d2t))
+            return cls(tuple(calls), int(document.get("bystanders", 0)))
+        except CaseError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise CaseError(f"it is no case: {type(error).__name__}: {error}") from error
+
+    # -- safetensors: any case, quick --------------------------------------------------------------
+
+    def to_bytes(self, note: dict[str, str]) -> bytes:
+        tensors = {}
+        for index, call in enumerate(self.calls):
+            tensors[f"{index}.logits"] = np.ascontiguousarray(call.logits)
+            if call.d2t is not None:
+                tensors[f"{index}.d2t"] = np.ascontiguousarray(call.d2t)
+        head = {"format": FORMAT, "bystanders": self.bystanders, "calls": [_call_head(call) for call in self.calls]}
+        return save(tensors, metadata={"case": json.dumps(head), **note})
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[Case, dict[str, Any]]:
+        """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
+        try:
+            if path.suffix == ".json":
+                document = json.loads(path.read_text())
+                if not isinstance(document, dict):
+                    raise CaseError("it holds no JSON object")
+                return cls.from_json(document.get("case", document)), document
+            with safe_open(str(path), framework="numpy") as file:
+                note = dict(file.metadata() or {})
+                head = json.loads(note.pop("case"))
+                names = set(file.keys())
+                calls = []
+                for index, entry in enumerate(head["calls"]):
+                    layout, dtype, padding, shape = _read_head(entry)
+                    logits = file.get_tensor(f"{index}.logits").reshape(shape)
+                    d2t = file.get_tensor(f"{index}.d2t") if f"{index}.d2t" in names else None
+                    calls.append(Call(layout, dtype, logits, padding, d2t))
+                return cls(tuple(calls), int(head["bystanders"])), note
+        except CaseError as error:
+            raise CaseError(f"{path}: {error}") from error
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+
+
+def _call_head(call: Call) -> dict[str, Any]:
+    return {
+        "bounds": [list(pair) for pair in call.layout.bounds],
+        "padded_size": call.layout.padded_size,
+        "dtype": call.dtype,
+        "batch": call.batch,
+        "padding": [_json_value(pattern, call.dtype) for pattern in call.padding],
+    }
+
+
+def _read_head(entry: dict[str, Any]) -> tuple[Layout, str, tuple[int, ...], tuple[int, int]]:
+    dtype = entry["dtype"]
+    if dtype not in bits.DTYPES:
+        raise CaseError(f"dtype {dtype!r} is none of {', '.join(bits.DTYPES)}")
+    layout = Layout(tuple((int(start), int(end)) for start, end in entry["bounds"]), int(entry["padded_size"]))
+    padding = tuple(bits.parse(word, dtype) for word in entry["padding"])
+    return layout, dtype, padding, (int(entry["batch"]), layout.vocab_size)
+
+
+def _json_value(pattern: int, dtype: str) -> float | str:
+    word = bits.text(pattern, dtype)
+    # JSON has no infinities and NaNs, and many readers lose the sign of -0.0: those travel as words.
+    return word if word.startswith("nan") or "inf" in word or word == "-0.0" else float(word)

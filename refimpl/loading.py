@@ -1,0 +1,80 @@
+"""Names of code to objects: ``name``, ``package.module:name`` or ``file.py:name``.
+
+Only executors load what a user names; the driver never imports code under test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+SHIPPED_PATHS = ("gather_pairs", "reduce_max_key", "target_tie_break")
+REFERENCE = "full_gather"
+
+
+class LoadError(Exception):
+    """One sentence: which name, what is wrong, what to do."""
+
+
+def qualified(name: str) -> str:
+    """A shipped path's short name in full; any other name as it is."""
+    return f"refimpl.paths.{name}:{name}" if name in (*SHIPPED_PATHS, REFERENCE) else name
+
+
+def check_form(name: str) -> str | None:
+    """What is wrong with the form of a name, without importing anything."""
+    if name in (*SHIPPED_PATHS, REFERENCE):
+        return None
+    where, colon, attribute = name.rpartition(":")
+    if not colon or not where or not attribute:
+        shipped = ", ".join(SHIPPED_PATHS)
+        return f"{name!r} is neither package.module:name nor file.py:name nor one of {shipped}"
+    if where.endswith(".py") and not Path(where).is_file():
+        return f"{name!r} names a file that does not exist: {Path(where).absolute()}"
+    return None
+
+
+def load(name: str) -> Any:
+    """Import what a name says. Raises LoadError."""
+    wrong = check_form(name)
+    if wrong:
+        raise LoadError(wrong)
+    where, _, attribute = qualified(name).rpartition(":")
+    try:
+        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except LoadError:
+        raise
+    except BaseException as error:  # whatever a user's module does while it is imported, SystemExit too
+        raise LoadError(
+            f"{name!r} cannot be imported: {type(error).__name__}: {error}; check that it is installed or on PYTHONPATH"
+        ) from error
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise LoadError(f"{name!r} cannot be found: {where} has no attribute {attribute!r}") from None
+    return found
+
+
+def load_path(name: str) -> Any:
+    """A callable path. Raises LoadError."""
+    path = load(name)
+    if not callable(path):
+        raise LoadError(f"{name!r} is a {type(path).__name__}; a path is a callable(local_logits, shard, group, d2t)")
+    return path
+
+
+def _load_file(file: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"argmax_parity_user_{file.stem}", file.absolute())
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{str(file)!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # A script finds what lies beside it, as it would when run.
+    sys.path.insert(0, str(file.absolute().parent))
+    spec.loader.exec_module(module)
+    return module

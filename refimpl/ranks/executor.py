@@ -1,0 +1,254 @@
+"""The executor of one tp rank: owns the device and the process groups, runs the reference and the path on each case.
+
+It is crash-only. Whatever a path does to it (raise, leave a collective open, sleep, die) is for the driver to notice;
+it never tries to mend its group and is replaced after anything but tokens or a refusal.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from refimpl import loading
+from refimpl.contract import UnsupportedInput, VocabShard
+from refimpl.paths.full_gather import full_gather
+from refimpl.ranks import wire
+from refimpl.ranks.counting import CollectiveCounter
+
+# The suite's own limits end a case; the group's must never come first, or one cause would show as two.
+_GROUP_TIMEOUT = timedelta(hours=2)
+_TRACEBACK_CHARACTERS = 4000
+_BITS_TO_TORCH = {"float32": torch.int32, "bfloat16": torch.int16, "float16": torch.int16}
+
+
+def main(spec: dict[str, Any]) -> int:
+    """Run one executor to the hub's hang-up; the return value is the process's exit status."""
+    sock = wire.connect((spec["host"], spec["port"]), spec["secret"], timeout=spec["timeout"])
+    receiver = wire.Receiver(sock)
+    me = {"role": "executor", "generation": spec["generation"], "rank": spec["rank"], "pid": os.getpid()}
+    wire.send(sock, me)
+    try:
+        executor = Executor(spec)
+    except _NotReady as problem:
+        wire.send(sock, {"event": "not ready", "stage": problem.stage, "error": str(problem)})
+        return 0
+    wire.send(sock, {"event": "ready", **executor.facts()})
+    try:
+        while True:
+            head, arrays = receiver.next()
+            if head["do"] == "run":
+                try:
+                    answer, results = executor.run(head, arrays)
+                except Exception:
+                    # Ours, not the path's: the driver calls it unknown.
+                    answer, results = {"event": "broken", "error": traceback.format_exc(limit=8)}, []
+                wire.send(sock, answer, results)
+            elif head["do"] == "stop":
+                wire.send(sock, {"event": "stopped", "error": executor.stop()})
+    except (wire.WireError, OSError):
+        return 0
+
+
+class _NotReady(Exception):
+    def __init__(self, stage: str, error: str) -> None:
+        super().__init__(error)
+        self.stage = stage
+
+
+class Executor:
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        # A fresh process would draw the same "random" numbers as the last one and look deterministic.
+        torch.manual_seed(spec["seed"])
+        random.seed(spec["seed"])
+        np.random.seed(spec["seed"] % 2**32)
+        torch.set_num_threads(1)
+        try:
+            self._path = loading.load_path(spec["path"])
+        except loading.LoadError as error:
+            raise _NotReady("import", str(error)) from error
+        try:
+            self._device = self._open_device()
+            self._open_groups()
+        except Exception as error:
+            raise _NotReady("group", f"{type(error).__name__}: {error}") from error
+        setup = getattr(self._path, "setup", None)
+        if setup is not None:
+            try:
+                setup(self.group, self._device)
+            except BaseException as error:
+                raise _NotReady("setup", f"setup() raised {type(error).__name__}: {error}") from error
+
+    def _open_device(self) -> torch.device:
+        if self._spec["backend"] != "nccl":
+            return torch.device("cpu")
+        index = self._spec["local_rank"] % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+    def _open_groups(self) -> None:
+        spec = self._spec
+        dist.set_debug_level_from_env()
+        if spec["store"].startswith("file:"):
+            store: dist.Store = dist.FileStore(spec["store"][5:], spec["world_size"])
+        else:
+            host, port, prefix = spec["store"].split("|")
+            store = dist.PrefixStore(prefix, dist.TCPStore(host, int(port), is_master=False))
+        dist.init_process_group(
+            spec["backend"],
+            store=store,
+            rank=spec["rank"],
+            world_size=spec["world_size"],
+            timeout=_GROUP_TIMEOUT,
+            **({"device_id": self._device} if self._device.type == "cuda" else {}),
+        )
+        members = list(range(spec["bystanders"], spec["world_size"]))
+        # The reference has a group of its own: what a path leaves behind in the tested one must not reach it.
+        self._reference_group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
+        self.group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
+        self.tp_rank = spec["rank"] - spec["bystanders"]
+
+    def facts(self) -> dict[str, Any]:
+        nccl = ".".join(map(str, torch.cuda.nccl.version())) if self._device.type == "cuda" else None
+        return {
+            "torch": torch.__version__,
+            "nccl": nccl,
+            "device": torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu",
+            "tie_break": getattr(self._path, "tie_break", None),
+        }
+
+    def stop(self) -> str | None:
+        """Call the path's teardown; what it raised, in words."""
+        teardown = getattr(self._path, "teardown", None)
+        if teardown is not None:
+            try:
+                teardown()
+            except BaseException as error:
+                return f"teardown() raised {type(error).__name__}: {error}"
+        return None
+
+    def run(self, head: dict[str, Any], arrays: list[np.ndarray]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """All calls of a case, stopping at the first that gives no tokens."""
+        outcomes: list[dict[str, Any]] = []
+        results: list[np.ndarray] = []
+        returned: list[tuple[int, torch.Tensor, np.ndarray]] = []
+        for index, call in enumerate(head["calls"]):
+            shard = VocabShard(
+                self.tp_rank,
+                len(call["bounds"]),
+                tuple((start, end) for start, end in call["bounds"]),
+                call["padded_size"],
+                call["bounds"][-1][1],
+            )
+            given = self._tensor(arrays[call["logits"]], call["dtype"])
+            d2t = None
+            if call["d2t"] is not None:
+                d2t = torch.from_numpy(arrays[call["d2t"]].copy()).to(self._device)
+            outcome: dict[str, Any] = {}
+            if head["reference"]:
+                # Ranks arrive at a case at different times; whoever is early waits here, not in the path's group.
+                expected = self.run_reference(given, shard, d2t)
+                outcome["reference"] = len(results)
+                results.append(expected.cpu().numpy())
+            tokens = self._one_call(given, shard, d2t, outcome, head["count"])
+            outcomes.append(outcome)
+            if tokens is None:
+                break
+            kept = tokens.detach().cpu().numpy().copy()
+            outcome["tokens"] = len(results)
+            results.append(kept)
+            returned.append((index, tokens, kept))
+        for index, tokens, kept in returned:
+            later = tokens.detach().cpu().numpy()
+            if not np.array_equal(later, kept):
+                outcomes[index]["overwritten"] = len(results)
+                results.append(later.copy())
+        return {"event": "done", "calls": outcomes}, results
+
+    def _tensor(self, patterns: np.ndarray, dtype: str) -> torch.Tensor:
+        plain = torch.from_numpy(patterns.view(np.int32 if dtype == "float32" else np.int16))
+        return plain.view(getattr(torch, dtype)).to(self._device)
+
+    def run_reference(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> torch.Tensor:
+        return full_gather(given, shard, self._reference_group, d2t)
+
+    def run_path(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> Any:
+        return self._path(given, shard, self.group, d2t)
+
+    def _one_call(
+        self,
+        given: torch.Tensor,
+        shard: VocabShard,
+        d2t: torch.Tensor | None,
+        outcome: dict[str, Any],
+        count: bool,
+    ) -> torch.Tensor | None:
+        local_logits = given.clone()
+        before = self._sequence()
+        counter = CollectiveCounter()
+        started = time.perf_counter()
+        try:
+            if count:
+                with counter:
+                    tokens = self.run_path(local_logits, shard, d2t)
+            else:
+                tokens = self.run_path(local_logits, shard, d2t)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+        except UnsupportedInput as refusal:
+            outcome |= {"status": "refused", "message": str(refusal), "issued": self._sequence() - before}
+            return None
+        except BaseException as error:  # SystemExit and KeyboardInterrupt of a path are its failures too
+            outcome |= {
+                "status": "raised",
+                "type": type(error).__name__,
+                "message": str(error)[:_TRACEBACK_CHARACTERS],
+                "traceback": "".join(traceback.format_exception(error)[-6:])[-_TRACEBACK_CHARACTERS:],
+            }
+            return None
+        outcome |= {
+            "status": "answered",
+            "issued": self._sequence() - before,
+            "seconds": time.perf_counter() - started,
+            "collectives": counter.seen if count else None,
+            "modified": self._first_change(given, local_logits, shard.num_real),
+        }
+        wrong = _wrong_form(tokens, given)
+        if wrong:
+            outcome |= {"status": "wrong form", "message": wrong}
+            return None
+        return tokens  # type: ignore[no-any-return]
+
+    def _sequence(self) -> int:
+        try:
+            return int(self.group._get_sequence_number_for_group())
+        except (RuntimeError, AttributeError):
+            return -1
+
+    @staticmethod
+    def _first_change(given: torch.Tensor, after: torch.Tensor, num_real: int) -> list[int] | None:
+        as_bits = torch.int32 if given.element_size() == 4 else torch.int16
+        before, now = given.view(as_bits)[:, :num_real], after.view(as_bits)[:, :num_real]
+        if torch.equal(before, now):
+            return None
+        return [int(i) for i in (before != now).nonzero()[0]]
+
+
+def _wrong_form(tokens: Any, given: torch.Tensor) -> str | None:
+    """What keeps a result from being an int64 ``(batch,)`` tensor on the rank's device."""
+    if not isinstance(tokens, torch.Tensor):
+        return f"returned a {type(tokens).__name__}, expected an int64 tensor of shape ({given.shape[0]},)"
+    if tokens.dtype != torch.int64 or tuple(tokens.shape) != (given.shape[0],):
+        dtype = str(tokens.dtype).removeprefix("torch.")
+        return f"returned {dtype} of shape {tuple(tokens.shape)}, expected int64 of shape ({given.shape[0]},)"
+    if tokens.device != given.device:
+        return f"returned a tensor on {tokens.device}, expected one on {given.device}"
+    return None

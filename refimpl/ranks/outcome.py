@@ -1,0 +1,126 @@
+"""What one rank did with a case: plain observations, no judgement."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class CallOutcome:
+    """One call on one rank.
+
+    ``status``: answered, refused, raised, wrong form. ``issued``: collectives the tested group counted during the
+    call, negative where the backend does not count. ``modified``: ``[row, column]`` of the first changed real column.
+    """
+
+    status: str
+    reference: np.ndarray | None = None
+    tokens: np.ndarray | None = None
+    overwritten: np.ndarray | None = None
+    message: str = ""
+    error_type: str = ""
+    traceback: str = ""
+    issued: int = 0
+    collectives: tuple[tuple[str, int], ...] | None = None
+    modified: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Died:
+    """The rank's process ended by itself: by a signal, or with an exit status."""
+
+    signal: int | None
+    status: int | None
+    tail: str = ""
+
+    @property
+    def how(self) -> str:
+        if self.signal is None:
+            return f"exit status {self.status}"
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return f"signal {self.signal}"
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """The rank gave no answer within the limit; ``stack`` is where it waited."""
+
+    seconds: float
+    stack: str = ""
+
+    @property
+    def where(self) -> str:
+        """The innermost line of the path itself, or what the rank was doing for the suite."""
+        frames = _FRAME.findall(self.stack.split("Current thread", 1)[-1].split("\n\n")[0])
+        for file, line, function in frames:
+            if function == "run_reference":
+                return "the reference's collectives: another rank did not reach them"
+            if "/torch/" not in file and not file.startswith("<"):
+                if file.endswith(("/ranks/executor.py", "/ranks/wire.py")):
+                    return "waiting for the next case" if function in ("main", "next") else "the suite's own code"
+                return f"{'/'.join(file.split('/')[-2:])}:{line} in {function}"
+        return "unknown: the process does not run Python code" if not frames else "torch"
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether the innermost frame is torch.distributed: such a rank waits for others and nothing else."""
+        frames = _FRAME.findall(self.stack.split("Current thread", 1)[-1])
+        return bool(frames) and "/torch/distributed/" in frames[0][0]
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+
+
+@dataclass(frozen=True, eq=False)
+class RankOutcome:
+    """One rank and a case: the calls it got through, and how it ended if it did not get through all."""
+
+    calls: tuple[CallOutcome, ...] = ()
+    end: Died | Stuck | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """All ranks of the tested group and one case, in rank order."""
+
+    ranks: tuple[RankOutcome, ...]
+    limit: float
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def complete(self) -> bool:
+        """Every rank answered or refused every call it was given: the generation can go on."""
+        return all(rank.end is None and all(c.status in ("answered", "refused") for c in rank.calls) for rank in self.ranks)
+
+
+def from_wire(head: dict[str, Any], arrays: list[np.ndarray]) -> RankOutcome:
+    calls = []
+    for entry in head["calls"]:
+
+        def array(name: str, entry: dict[str, Any] = entry) -> np.ndarray | None:
+            return arrays[entry[name]] if name in entry else None
+
+        calls.append(
+            CallOutcome(
+                status=entry["status"],
+                reference=array("reference"),
+                tokens=array("tokens"),
+                overwritten=array("overwritten"),
+                message=entry.get("message", ""),
+                error_type=entry.get("type", ""),
+                traceback=entry.get("traceback", ""),
+                issued=entry.get("issued", -1),
+                collectives=None
+                if entry.get("collectives") is None
+                else tuple((name, size) for name, size in entry["collectives"]),
+                modified=None if entry.get("modified") is None else tuple(entry["modified"]),
+            )
+        )
+    return RankOutcome(tuple(calls))

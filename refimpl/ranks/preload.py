@@ -1,0 +1,23 @@
+"""What a supervisor loads before it forks, so that an executor is up in milliseconds.
+
+Nothing here may start threads: a thread pool does not survive a fork, and its locks hang the child.
+"""
+
+from __future__ import annotations
+
+
+def load() -> None:
+    import numpy  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+
+    import torch.distributed  # noqa: F401
+
+    import refimpl.oracle
+    import refimpl.paths.full_gather
+    import refimpl.paths.gather_pairs
+    import refimpl.paths.reduce_max_key
+    import refimpl.paths.target_tie_break
+    import refimpl.ranks.counting
+    import refimpl.ranks.executor  # noqa: F401

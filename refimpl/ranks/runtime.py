@@ -1,0 +1,400 @@
+"""The driver's view of the ranks: start a generation, run a case on it, say what each rank did, replace it.
+
+No code under test runs here. Every wait has a limit, and every wait that runs out says which rank waited where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from refimpl import loading
+from refimpl.case import Case
+from refimpl.ranks import backend as backends
+from refimpl.ranks.hub import Event, Hub, Peer, wait_for
+from refimpl.ranks.launch import Launch, start_supervisor
+from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck, from_wire
+
+_SUPERVISORS_SECONDS = 150.0
+_START_SECONDS = 120.0
+_GONE_SECONDS = 10.0
+# After one rank raised or died, how long the others get to show whether they do so as well.
+_GRACE_SECONDS = 0.1
+
+
+class RanksUnavailable(Exception):
+    """The ranks themselves could not do their part; whatever was asked of them is unknown."""
+
+
+class PathUnusable(Exception):
+    """The path could not be brought up on the ranks: ``stage`` is import, group or setup."""
+
+    def __init__(self, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a generation is started for."""
+
+    path: str
+    tp_size: int
+    bystanders: int = 0
+    debug: bool = False
+
+    @property
+    def world_size(self) -> int:
+        return self.tp_size + self.bystanders
+
+
+@dataclass(eq=False)
+class _Generation:
+    number: int
+    spec: Spec
+    supervisors: dict[int, Peer]  # by world rank
+    peers: dict[int, Peer] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    died: dict[int, Died] = field(default_factory=dict)
+
+
+class Ranks:
+    """All ranks of a run. Use as a context manager, or call `open` and `close`."""
+
+    def __init__(self, launch: Launch | None = None, backend: str = "auto", limit: float = 10.0) -> None:
+        self._launch = launch or Launch()
+        self._wanted_backend = backend
+        self.limit = limit
+        self._supervisors: list[Peer] = []
+        self._generations: dict[Spec, _Generation] = {}
+        self._by_number: dict[int, _Generation] = {}
+        self._next_number = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: str | None = None
+        self._hub: Hub | None = None
+        self._lost: str | None = None  # why no case can run any more
+        self.generations_started = 0
+        self.seconds_in_runs = 0.0
+
+    # -- opening and closing ------------------------------------------------------------------------
+
+    def __enter__(self) -> Ranks:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close(1 if exc[0] else 0)
+
+    def listen(self) -> None:
+        """Open the hub and tell the other launched processes where it is; cheap, and the first thing a driver does."""
+        secret = secrets.token_hex(32)
+        self._hub = Hub(self._launch.listening_address(), secret)
+        address = {"host": self._hub.address[0], "port": self._hub.address[1], "secret": secret}
+        self._folder = tempfile.mkdtemp(prefix="argmax-parity-")
+        self._process = start_supervisor(self._launch, address, self._folder)
+        if self._launch.torchrun and self._launch.world_size > 1:
+            self._launch.store().set(self._launch.store_key, json.dumps(address))
+
+    def open(self) -> None:
+        """Wait until every launched process has its supervisor. Raises RanksUnavailable, ValueError for the backend."""
+        if self._hub is None:
+            self.listen()
+        assert self._hub is not None
+        found: dict[int, Peer] = {}
+
+        def take(event: Event) -> None:
+            if event.head.get("event") == "hello" and event.head.get("role") == "supervisor":
+                found[event.head["index"]] = event.peer
+
+        wanted = self._launch.world_size
+        if not wait_for(self._hub, _SUPERVISORS_SECONDS, lambda: len(found) == wanted, take):
+            missing = sorted(set(range(wanted)) - set(found))
+            raise RanksUnavailable(f"launched process {missing} did not join within {_SUPERVISORS_SECONDS:.0f} s")
+        self._supervisors = [found[index] for index in range(wanted)]
+        hosts: dict[str, int] = {}
+        for peer in self._supervisors:
+            hosts[peer.hello["host"]] = hosts.get(peer.hello["host"], 0) + 1
+        self.one_host = len(hosts) == 1
+        self._hosts = list(hosts)
+        devices = [peer.hello["cuda_devices"] for peer in self._supervisors]
+        self.backend = backends.choose(self._wanted_backend, devices, max(hosts.values()))
+
+    def close(self, status: int) -> None:
+        """Say farewell with the run's status: other launched processes end with it. Returns when all ranks are gone."""
+        for peer in self._supervisors:
+            peer.send({"do": "farewell", "status": status})
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+            try:
+                self._process.wait(_GONE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._hub is not None and not self._launch.torchrun:
+            self._hub.close()
+        # Under torchrun the sockets close with this process: a rank that ends red before it would have torchrun
+        # end this one in the middle of its report.
+        self._generations.clear()
+        self._by_number.clear()
+
+    # -- generations --------------------------------------------------------------------------------
+
+    def retire(self, spec: Spec | None = None) -> None:
+        """End all generations, or that of one spec; the next case gets fresh processes and a fresh group."""
+        for generation in [g for g in self._generations.values() if spec is None or g.spec == spec]:
+            self._end(generation)
+
+    def _end(self, generation: _Generation) -> None:
+        assert self._hub is not None
+        waiting = set()
+        for peer in set(generation.supervisors.values()):
+            if peer.send({"do": "kill", "generation": generation.number}):
+                waiting.add(peer)
+
+        def take(event: Event) -> None:
+            if event.head.get("event") in ("gone", "hung up"):
+                waiting.discard(event.peer)
+            self._note(event)
+
+        ended = wait_for(self._hub, _GONE_SECONDS, lambda: not waiting, take)
+        for peer in generation.peers.values():
+            self._hub.drop(peer)
+        self._generations.pop(generation.spec, None)
+        self._by_number.pop(generation.number, None)
+        if not ended:
+            raise RanksUnavailable(f"ranks of generation {generation.number} did not end within {_GONE_SECONDS:.0f} s")
+
+    def facts(self, spec: Spec) -> dict[str, Any]:
+        """What rank 0 of a generation says of itself: torch, nccl, device, tie_break. Starts it if need be."""
+        return self._generation(spec).facts
+
+    def _generation(self, spec: Spec) -> _Generation:
+        self._check_supervisors()
+        if spec in self._generations:
+            return self._generations[spec]
+        assert self._hub is not None
+        number = self._next_number = self._next_number + 1
+        placed = {rank: self._supervisors[rank % len(self._supervisors)] for rank in range(spec.world_size)}
+        generation = _Generation(number, spec, placed)
+        self._generations[spec] = generation
+        self._by_number[number] = generation
+        local: dict[str, int] = {}
+        orders: dict[Peer, list[dict[str, Any]]] = {}
+        for rank, peer in placed.items():
+            host = peer.hello["host"]
+            environment = self.backend.environment(rank, self.one_host)
+            if spec.debug:
+                environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+            orders.setdefault(peer, []).append(
+                {"rank": rank, "local_rank": local.get(host, 0), "environment": environment, "seed": secrets.randbits(31)}
+            )
+            local[host] = local.get(host, 0) + 1
+        shared = {
+            "generation": number,
+            "path": spec.path,
+            "world_size": spec.world_size,
+            "bystanders": spec.bystanders,
+            "backend": self.backend.name,
+            "store": f"file:{os.path.join(self._folder or '', f'generation-{number}')}"
+            if self.one_host
+            else f"{self._launch.store_address}|argmax_parity/generation/{number}",
+        }
+        for peer, ranks in orders.items():
+            peer.send({"do": "start", "spec": shared, "ranks": ranks})
+        try:
+            self._await_ready(generation)
+        except BaseException:
+            with contextlib.suppress(RanksUnavailable):
+                self._end(generation)
+            raise
+        self.generations_started += 1
+        return generation
+
+    def _await_ready(self, generation: _Generation) -> None:
+        assert self._hub is not None
+        ready: dict[int, dict[str, Any]] = {}
+        problems: dict[int, tuple[str, str]] = {}
+
+        def take(event: Event) -> None:
+            self._note(event)
+            rank = event.peer.hello.get("rank")
+            if event.peer.hello.get("generation") != generation.number:
+                return
+            if event.head.get("event") == "ready":
+                ready[rank] = event.head
+            elif event.head.get("event") == "not ready":
+                problems[rank] = (event.head["stage"], event.head["error"])
+
+        def done() -> bool:
+            return bool(problems or generation.died or self._lost) or len(ready) == generation.spec.world_size
+
+        if not wait_for(self._hub, _START_SECONDS, done, take):
+            missing = sorted(set(range(generation.spec.world_size)) - set(ready))
+            raise RanksUnavailable(f"rank {missing} was not ready within {_START_SECONDS:.0f} s")
+        self._check_supervisors()
+        if problems:
+            stage, message = problems[min(problems)]
+            if stage == "group":
+                raise RanksUnavailable(f"the process group could not be opened: {message}")
+            raise PathUnusable(stage, message)
+        if generation.died:
+            rank, died = min(generation.died.items())
+            raise PathUnusable("import", f"rank {rank} ended by {died.how} while {generation.spec.path!r} was loaded")
+        generation.facts = ready[generation.spec.bystanders]
+
+    def _check_supervisors(self) -> None:
+        if self._lost:
+            raise RanksUnavailable(self._lost)
+
+    def _note(self, event: Event) -> None:
+        """Book-keeping that is right at any time: who connected, who died."""
+        head = event.head
+        if head.get("event") == "hung up" and event.peer.hello.get("role") == "supervisor":
+            self._lost = f"the supervisor of launched process {event.peer.hello['index']} ended"
+        elif head.get("event") == "hello" and head.get("role") == "executor":
+            generation = self._by_number.get(head["generation"])
+            if generation is not None:
+                generation.peers[head["rank"]] = event.peer
+        elif head.get("event") == "died":
+            generation = self._by_number.get(head["generation"])
+            if generation is not None:
+                generation.died[head["rank"]] = Died(head["signal"], head["status"], head["tail"])
+
+    # -- running a case -----------------------------------------------------------------------------
+
+    def run(
+        self,
+        case: Case,
+        path: str,
+        *,
+        limit: float | None = None,
+        count: bool = False,
+        debug: bool = False,
+        reference: bool = True,
+    ) -> Run:
+        """Run a case on the live generation for it (started if need be); a generation that did not come through is ended.
+
+        Raises RanksUnavailable, PathUnusable.
+        """
+        spec = Spec(loading.qualified(path), case.tp_size, case.bystanders, debug)
+        generation = self._generation(spec)
+        limit = self.limit if limit is None else limit
+        started = time.monotonic()
+        for tp_rank in range(case.tp_size):
+            head, arrays = _orders(case, tp_rank, count, reference)
+            generation.peers[tp_rank + spec.bystanders].send(head, arrays)
+        run = self._collect(generation, limit)
+        self.seconds_in_runs += time.monotonic() - started
+        if not run.complete:
+            self._end(generation)
+        return run
+
+    def _collect(self, generation: _Generation, limit: float) -> Run:
+        assert self._hub is not None
+        spec = generation.spec
+        members = range(spec.bystanders, spec.world_size)
+        outcomes: dict[int, RankOutcome] = {}
+        broken: list[str] = []
+
+        def take(event: Event) -> None:
+            self._note(event)
+            if event.peer.hello.get("generation") != generation.number:
+                return
+            rank = event.peer.hello["rank"]
+            if event.head.get("event") == "done":
+                outcomes[rank] = from_wire(event.head, event.arrays)
+            elif event.head.get("event") == "broken":
+                broken.append(f"rank {rank - spec.bystanders}: {event.head['error']}")
+
+        def pending() -> list[int]:
+            return [rank for rank in members if rank not in outcomes and rank not in generation.died]
+
+        def fault_seen() -> bool:
+            raised = any(call.status == "raised" for outcome in outcomes.values() for call in outcome.calls)
+            return raised or bool(generation.died)
+
+        def settled() -> bool:
+            return bool(broken or self._lost) or not pending()
+
+        start = time.monotonic()
+        wait_for(self._hub, limit, lambda: settled() or fault_seen(), take)
+        stacks: dict[int, str] = {}
+        if not settled() and fault_seen():
+            # The others may raise as well, a little later. A rank that waits in a collective will not.
+            while not settled() and time.monotonic() - start < limit:
+                wait_for(self._hub, _GRACE_SECONDS, settled, take)
+                if not settled():
+                    stacks = self._dump(generation, pending(), take)
+                    if all(Stuck(0, stacks.get(rank, "")).in_collective for rank in pending()):
+                        break
+        self._check_supervisors()
+        if broken:
+            raise RanksUnavailable("the suite's own code failed on " + "; ".join(broken))
+        left = pending()
+        if left and not stacks:
+            stacks = self._dump(generation, left, take)
+        seconds = time.monotonic() - start
+        ranks = []
+        for rank in members:
+            # A death also ends what was heard before: the rank did not come through the case.
+            if rank in generation.died:
+                calls = outcomes[rank].calls if rank in outcomes else ()
+                ranks.append(RankOutcome(calls, generation.died[rank]))
+            elif rank in outcomes:
+                ranks.append(outcomes[rank])
+            else:
+                ranks.append(RankOutcome((), Stuck(seconds, stacks.get(rank, ""))))
+        return Run(tuple(ranks), limit)
+
+    def _dump(self, generation: _Generation, ranks: list[int], take: Any) -> dict[int, str]:
+        assert self._hub is not None
+        asked = {generation.supervisors[rank] for rank in ranks}
+        stacks: dict[int, str] = {}
+
+        def take_dump(event: Event) -> None:
+            if event.head.get("event") == "dumped":
+                stacks.update({int(rank): text for rank, text in event.head["dumps"].items()})
+                asked.discard(event.peer)
+            else:
+                take(event)
+
+        for peer in asked:
+            peer.send({"do": "dump", "generation": generation.number, "ranks": ranks})
+        wait_for(self._hub, 5.0, lambda: not asked, take_dump)
+        return stacks
+
+
+def _orders(case: Case, tp_rank: int, count: bool, reference: bool) -> tuple[dict[str, Any], list[np.ndarray]]:
+    calls = []
+    arrays: list[np.ndarray] = []
+    tables: dict[int, int] = {}
+    for call in case.calls:
+        arrays.append(call.local_logits(tp_rank))
+        entry = {
+            "bounds": call.layout.bounds,
+            "padded_size": call.layout.padded_size,
+            "dtype": call.dtype,
+            "logits": len(arrays) - 1,
+            "d2t": None,
+        }
+        if call.d2t is not None:
+            if id(call.d2t) not in tables:
+                tables[id(call.d2t)] = len(arrays)
+                arrays.append(call.d2t)
+            entry["d2t"] = tables[id(call.d2t)]
+        calls.append(entry)
+    return {"do": "run", "calls": calls, "count": count, "reference": reference}, arrays
