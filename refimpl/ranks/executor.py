@@ -51,6 +51,8 @@ def main(spec: dict[str, Any]) -> int:
                     # Ours, not the path's: the driver calls it unknown.
                     answer, results = {"event": "broken", "error": traceback.format_exc(limit=8)}, []
                 wire.send(sock, answer, results)
+            elif head["do"] == "time":
+                wire.send(sock, {"event": "timed", "seconds": executor.time_bare(head, arrays)})
             elif head["do"] == "stop":
                 wire.send(sock, {"event": "stopped", "error": executor.stop()})
     except (wire.WireError, OSError):
@@ -141,13 +143,7 @@ class Executor:
         results: list[np.ndarray] = []
         returned: list[tuple[int, torch.Tensor, np.ndarray]] = []
         for index, call in enumerate(head["calls"]):
-            shard = VocabShard(
-                self.tp_rank,
-                len(call["bounds"]),
-                tuple((start, end) for start, end in call["bounds"]),
-                call["padded_size"],
-                call["bounds"][-1][1],
-            )
+            shard = self._shard(call)
             given = self._tensor(arrays[call["logits"]], call["dtype"])
             d2t = None
             if call["d2t"] is not None:
@@ -172,6 +168,25 @@ class Executor:
                 outcomes[index]["overwritten"] = len(results)
                 results.append(later.copy())
         return {"event": "done", "calls": outcomes}, results
+
+    def time_bare(self, head: dict[str, Any], arrays: list[np.ndarray]) -> float:
+        """Seconds for both paths over a case, many times, with nothing of the suite between: what speed is held against."""
+        inputs = []
+        for call in head["calls"]:
+            shard = self._shard(call)
+            inputs.append((self._tensor(arrays[call["logits"]], call["dtype"]), shard))
+        start = time.perf_counter()
+        for _ in range(head["repeats"]):
+            for given, shard in inputs:
+                self.run_reference(given, shard, None)
+                self.run_path(given, shard, None)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter() - start
+
+    def _shard(self, call: dict[str, Any]) -> VocabShard:
+        bounds = tuple((start, end) for start, end in call["bounds"])
+        return VocabShard(self.tp_rank, len(bounds), bounds, call["padded_size"], bounds[-1][1])
 
     def _tensor(self, patterns: np.ndarray, dtype: str) -> torch.Tensor:
         plain = torch.from_numpy(patterns.view(np.int32 if dtype == "float32" else np.int16))
@@ -204,13 +219,13 @@ class Executor:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         except UnsupportedInput as refusal:
-            outcome |= {"status": "refused", "message": str(refusal), "issued": self._sequence() - before}
+            outcome |= {"status": "refused", "message": _words(refusal), "issued": self._sequence() - before}
             return None
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a path are its failures too
             outcome |= {
                 "status": "raised",
                 "type": type(error).__name__,
-                "message": str(error)[:_TRACEBACK_CHARACTERS],
+                "message": _words(error)[:_TRACEBACK_CHARACTERS],
                 "traceback": "".join(traceback.format_exception(error)[-6:])[-_TRACEBACK_CHARACTERS:],
             }
             return None
@@ -240,6 +255,14 @@ class Executor:
         if torch.equal(before, now):
             return None
         return [int(i) for i in (before != now).nonzero()[0]]
+
+
+def _words(error: BaseException) -> str:
+    """An exception's message; a path's own exceptions may fail even at that."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be printed)"
 
 
 def _wrong_form(tokens: Any, given: torch.Tensor) -> str | None:

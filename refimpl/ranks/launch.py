@@ -11,15 +11,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from refimpl.ranks.supervisor import host_identity
-
 _MEETING_SECONDS = 180
-
-
-class LaunchError(Exception):
-    """This way of launching cannot work: one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +69,11 @@ class Launch:
     def store_address(self) -> str:
         return f"{os.environ['MASTER_ADDR']}|{os.environ['MASTER_PORT']}"
 
+    def send_home(self, status: int) -> None:
+        """Tell the other ranks that there will be no hub, and which status to end with."""
+        with contextlib.suppress(Exception):  # torchrun ends them where its store is gone
+            self.store().set(self.store_key, json.dumps({"home": status}))
+
     def listening_address(self) -> str:
         """Loopback, unless torchrun spans several agents that may be on several machines."""
         if self.nodes == 1:
@@ -116,8 +116,6 @@ def start_supervisor(launch: Launch, hub: dict[str, Any], folder: str | None) ->
 
 def _python_path() -> str:
     """So that ``-m refimpl...`` is found wherever pytest was started."""
-    from pathlib import Path
-
     root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return root if not inherited else os.pathsep.join([root, inherited])
@@ -131,8 +129,8 @@ def serve(launch: Launch) -> int:
     except Exception:
         return 1  # rank 0 ended before it had a hub, and has said why
     hub = json.loads(raw)
-    if hub.get("refused"):
-        return int(hub["refused"])
+    if "home" in hub:
+        return int(hub["home"])
     process = start_supervisor(launch, hub, folder=None)
 
     def end(number: int, frame: Any) -> None:
@@ -142,6 +140,3 @@ def serve(launch: Launch) -> int:
 
     signal.signal(signal.SIGTERM, end)
     return process.wait()
-
-
-__all__ = ["Launch", "LaunchError", "host_identity", "serve", "start_supervisor"]

@@ -303,6 +303,27 @@ class Ranks:
             self._end(generation)
         return run
 
+    def time_bare(self, case: Case, path: str, repeats: int) -> float:
+        """Seconds the slowest rank needs for ``repeats`` times reference and path, alone. For benchmarks."""
+        assert self._hub is not None
+        generation = self._generation(Spec(loading.qualified(path), case.tp_size, case.bystanders))
+        for tp_rank in range(case.tp_size):
+            head, arrays = _orders(case, tp_rank, False, True)
+            peer = generation.peers[tp_rank + case.bystanders]
+            peer.send({**head, "do": "time", "repeats": repeats}, arrays)
+        seconds: list[float] = []
+
+        def take(event: Event) -> None:
+            self._note(event)
+            if event.head.get("event") == "timed":
+                seconds.append(event.head["seconds"])
+
+        if not wait_for(self._hub, 600.0, lambda: len(seconds) == case.tp_size or bool(generation.died), take):
+            raise RanksUnavailable("the bare paths did not end within 600 s")
+        if len(seconds) != case.tp_size:
+            raise RanksUnavailable("a rank died while the bare paths were timed")
+        return max(seconds)
+
     def _collect(self, generation: _Generation, limit: float) -> Run:
         assert self._hub is not None
         spec = generation.spec

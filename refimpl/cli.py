@@ -1,0 +1,36 @@
+"""``argmax-parity``: what is done with the suite's files after a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from refimpl import __version__
+
+USAGE_ERROR = 4
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="argmax-parity", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"argmax-parity {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    replay = commands.add_parser("replay", help="run one recorded case again: fixed, still fails, or could not run")
+    replay.add_argument("case", type=Path, metavar="CASE.json", help="a case file as a report names it")
+    replay.add_argument("--path", help="another path than the recorded one")
+    replay.add_argument("--backend", choices=("auto", "nccl", "gloo"), help="another backend than the recorded one")
+    replay.add_argument("--rank-timeout", type=float, default=10.0, metavar="SECONDS")
+
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as error:
+        # argparse exits with 2 on a bad command line; this suite uses pytest's 4.
+        return USAGE_ERROR if error.code == 2 else int(error.code or 0)
+    from refimpl.replay import replay_case
+
+    return replay_case(options.case, path=options.path, backend=options.backend, limit=options.rank_timeout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,461 @@
+"""The suite as a pytest plugin: its options, the life of the ranks around a run, and what is printed.
+
+Loaded by ``addopts`` in pyproject.toml, before any conftest.py. Rank 0 of torchrun (or the one process without it) is
+the driver: it alone collects, runs Hypothesis and reports. Every other rank serves in `pytest_cmdline_main`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from refimpl import __version__, bits, loading, summary
+from refimpl.case import Call, Case
+from refimpl.option_guard import is_for_this_project
+from refimpl.ranks.journal import Journal
+from refimpl.ranks.launch import Launch, serve
+from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
+from refimpl.session import Checker, Failure, Session, Unknown
+from refimpl.verdict import report as reports
+from refimpl.verdict.judge import judge
+from refimpl.verdict.kinds import Kind
+from refimpl.vocab.layouts import even_layout
+
+if TYPE_CHECKING:
+    from fixtures.recorded import Recorded
+
+SESSION = pytest.StashKey[Session]()
+RECORDED = pytest.StashKey["Recorded"]()  # the rows of --logits, where it is given
+SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
+_RUN = pytest.StashKey["_Run"]()
+_PROJECT = Path(__file__).resolve().parents[1]
+_MAX_TP_SIZE = 64
+
+# No shrink phase: failing cases are cut down by the suite's own reducer, which knows what a row is. Hypothesis' own
+# clock limits would call a slow machine a failure.
+_COMMON = dict(
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=tuple(HealthCheck),
+    print_blob=False,
+)
+PROFILES = {"dev": 8, "ci": 30, "nightly": 300}
+for _name, _examples in PROFILES.items():
+    settings.register_profile(_name, settings(max_examples=_examples, **_COMMON))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class CheckTarget:
+    """What one parametrised test is about."""
+
+    path: str
+    tp_size: int
+
+    CHECKER = pytest.StashKey[Checker]()
+
+    def __str__(self) -> str:
+        return f"{self.path}-tp{self.tp_size}"
+
+
+@dataclass
+class _Run:
+    launch: Launch
+    paths: tuple[str, ...]
+    tp_sizes: tuple[int, ...]
+    ranks: Ranks | None = None
+    header: str = ""
+    published: bool = False
+
+
+# -- options -----------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("argmax-parity", "Argmax Parity")
+    group.addoption(
+        "--path",
+        action="append",
+        metavar="NAME",
+        help="path under test: package.module:name, file.py:name or a shipped one "
+        f"({', '.join(loading.SHIPPED_PATHS)}; all of these by default); may be given several times",
+    )
+    group.addoption(
+        "--tp",
+        metavar="SIZES",
+        help="tensor-parallel sizes, e.g. 2,4 (default: WORLD_SIZE under torchrun, 2 without)",
+    )
+    group.addoption("--backend", default="auto", metavar="auto|nccl|gloo", help="auto: nccl where there are GPUs")
+    group.addoption(
+        "--rank-timeout",
+        default="10",
+        metavar="SECONDS",
+        help="how long a case may take on the ranks before it is a hang (default: 10)",
+    )
+    group.addoption(
+        "--logits",
+        metavar="FILE",
+        help="rows recorded from your model in place of the shipped ones: a safetensors file with logits (rows, vocab), or "
+        "hidden_states and lm_head.weight, and optionally d2t and t2d",
+    )
+    group.addoption(
+        "--known-divergences",
+        metavar="FILE",
+        help="your file of known divergences: a test id a line, a reason after #; ids that match nothing are warned about",
+    )
+
+
+def _parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
+    if text is None:
+        return (launch.world_size if launch.torchrun else 2,)
+    try:
+        sizes = tuple(sorted({int(word) for word in text.split(",")}))
+    except ValueError:
+        raise pytest.UsageError(f"--tp={text}: give whole numbers separated by commas, such as --tp=2,4") from None
+    if sizes[0] < 1 or sizes[-1] > _MAX_TP_SIZE:
+        raise pytest.UsageError(f"--tp={text}: a tp_size is a number from 1 to {_MAX_TP_SIZE}")
+    if launch.torchrun and sizes[-1] > launch.world_size:
+        raise pytest.UsageError(
+            f"--tp={text}: tp_size {sizes[-1]} is over WORLD_SIZE {launch.world_size}; "
+            f"start torchrun with --nproc-per-node {sizes[-1]} or leave --tp out"
+        )
+    return sizes
+
+
+def _parse_timeout(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.05 <= seconds <= 86400:
+        raise pytest.UsageError(f"--rank-timeout={text}: give seconds from 0.05 to 86400, such as --rank-timeout=30")
+    return seconds
+
+
+def _load_logits(config: pytest.Config, name: str) -> Recorded:
+    from fixtures.recorded import RecordedError, load_recorded  # once pytest has put the project on sys.path
+
+    try:
+        return load_recorded(Path(config.invocation_params.dir) / name)
+    except RecordedError as error:
+        raise pytest.UsageError(f"--logits={name}: {error}") from error
+
+
+def _parse_options(config: pytest.Config) -> _Run:
+    launch = Launch.from_environment()
+    if launch.max_restarts:
+        raise pytest.UsageError("torchrun's --max-restarts would run a red suite again; leave it out")
+    if launch.torchrun and getattr(config.option, "numprocesses", None):
+        raise pytest.UsageError("-n under torchrun would start ranks of ranks; use -n without torchrun, with --tp")
+    paths = tuple(dict.fromkeys(config.getoption("--path") or loading.SHIPPED_PATHS))
+    for path in paths:
+        wrong = loading.check_form(path)
+        if wrong:
+            raise pytest.UsageError(f"--path={path}: {wrong}")
+    backend = config.getoption("--backend")
+    if backend not in ("auto", "nccl", "gloo"):
+        raise pytest.UsageError(f"--backend={backend}: choose one of auto, nccl and gloo")
+    profile = getattr(config.option, "hypothesis_profile", None)
+    if profile is not None and profile not in PROFILES:
+        raise pytest.UsageError(f"--hypothesis-profile={profile}: choose one of {', '.join(PROFILES)}")
+    run = _Run(launch, paths, _parse_tp(config.getoption("--tp"), launch))
+    run.ranks = Ranks(launch, backend, _parse_timeout(config.getoption("--rank-timeout")))
+    logits = config.getoption("--logits")
+    if logits is not None:
+        config.stash[RECORDED] = _load_logits(config, logits)
+    return run
+
+
+def _wants_ranks(config: pytest.Config) -> bool:
+    """Whether the run is about properties; the suite's own tests bring ranks of their own."""
+    if config.option.help or config.option.version or config.option.collectonly:
+        return False
+    properties = _PROJECT / "properties"
+    directory = config.invocation_params.dir
+    places = [(directory / arg.split("::")[0]).resolve() for arg in config.args]
+    return any(place in (properties, *properties.parents) or properties in place.parents for place in places)
+
+
+def _is_controller(config: pytest.Config) -> bool:
+    """A pytest-xdist controller hands tests out and runs none."""
+    return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
+
+
+# -- the life of a run -------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """On every torchrun rank but 0: serve until the driver is done, and end as it does."""
+    launch = Launch.from_environment()
+    return None if launch.is_driver else serve(launch)
+
+
+class _Driver:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> Generator[None, Any, Any]:
+        """On the driver: the hub is open before collection, and every way out says farewell to the other ranks."""
+        launch = Launch.from_environment()
+        if not launch.is_driver:
+            return (yield)
+        status = 1
+        previous = signal.signal(signal.SIGTERM, _interrupt) if not hasattr(config, "workerinput") else None
+        run: _Run | None = None
+        try:
+            if _wants_ranks(config):
+                run = _parse_options(config)
+                config.stash[_RUN] = run
+                assert run.ranks is not None
+                run.ranks.listen()
+                run.published = True
+            status = yield
+            return status
+        except pytest.UsageError:
+            status = 4
+            raise
+        finally:
+            try:
+                if run is not None and run.ranks is not None:
+                    run.ranks.close(int(status))
+            finally:
+                if launch.torchrun and launch.world_size > 1 and not (run and run.published):
+                    launch.send_home(int(status))
+                if previous is not None:
+                    signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt("SIGTERM")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    early_config.pluginmanager.register(_Driver(), "argmax-parity-driver")
+    if Launch.from_environment().local_rank > 0:
+        # Every rank parses the command line; one report of a bad flag is enough.
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        os.close(quiet)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_tp(n): the property needs tp_size n or more")
+    config.addinivalue_line("markers", "needs_cuda: the property runs on nccl only")
+    config.stash[SUMMARIES] = []
+    if getattr(config.option, "hypothesis_profile", None) is None and is_for_this_project(
+        [str(arg) for arg in config.args], config.invocation_params.dir
+    ):
+        # Hypothesis loads a profile of its own on CI machines; the suite's sizes must not depend on that.
+        settings.load_profile("dev")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    run = config.stash.get(_RUN, None)
+    if run is None:
+        return
+    assert run.ranks is not None
+    try:
+        run.ranks.open()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    except RanksUnavailable as error:
+        raise pytest.UsageError(f"the ranks could not be started: {error}") from error
+    if not hasattr(config, "workerinput"):
+        for path in run.paths:
+            _preflight(run, path)
+    facts = run.ranks.facts(Spec(loading.qualified(run.paths[0]), run.tp_sizes[0]))
+    run.header = _header(run, facts)
+    run.ranks.retire()
+    if _is_controller(config):
+        run.ranks.close(0)
+        return
+    label = config.workerinput["workerid"] if hasattr(config, "workerinput") else "main"
+    root = config.rootpath / ".argmax-parity"
+    try:
+        journal = Journal(root, label)
+    except OSError as error:
+        raise pytest.UsageError(f"the journal cannot be written below {root}: {error}") from error
+    journal.line("start", version=__version__, paths=run.paths, tp_sizes=run.tp_sizes, **facts)
+    config.stash[SESSION] = Session(run.ranks, journal)
+
+
+def _preflight(run: _Run, path: str) -> None:
+    """One plain call at each tp_size: is this a path at all? Everything subtler is for the properties."""
+    assert run.ranks is not None
+    for tp_size in run.tp_sizes:
+        logits = bits.encode(np.arange(8 * tp_size, dtype=np.float64).reshape(2, -1) % 7, "float32")
+        case = Case((Call(even_layout(4 * tp_size, tp_size), "float32", logits),))
+        try:
+            outcome = run.ranks.run(case, path)
+        except PathUnusable as error:
+            raise pytest.UsageError(f"--path={path}: {error}") from error
+        except RanksUnavailable as error:
+            raise pytest.UsageError(f"the ranks could not be started: {error}") from error
+        for finding in judge(case, outcome).findings:
+            if finding.kind is Kind.RESULT_TYPE:
+                rank = finding.ranks[0]
+                raise pytest.UsageError(f"--path={path}: rank {rank} {outcome.ranks[rank].calls[-1].message}")
+
+
+def _header(run: _Run, facts: dict[str, Any]) -> str:
+    assert run.ranks is not None
+    backend = run.ranks.backend
+    where = f"torchrun, {run.launch.world_size} processes" if run.launch.torchrun else "own ranks"
+    if run.launch.nodes > 1:
+        where += f" of {run.launch.nodes} agents"
+    sharing = ", ranks share a GPU (a correctness mode)" if backend.shared_gpu else ""
+    nccl = f", NCCL {facts['nccl']}" if facts.get("nccl") else ""
+    sizes = ",".join(map(str, run.tp_sizes))
+    return (
+        f"argmax-parity {__version__}: {', '.join(run.paths)} against full_gather and NumPy\n"
+        f"ranks: tp {sizes}, {backend.name} on {facts['device']}{sharing}, {where}, torch {facts['torch']}{nccl}"
+    )
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    run = config.stash.get(_RUN, None)
+    return run.header.splitlines() if run else []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    current = config.stash.get(SESSION, None)
+    if current is None:
+        return
+    config.stash[SUMMARIES].append(current.summary())
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["argmax_parity"] = current.summary()
+    elif exitstatus == 0 and not summary.compared(config.stash[SUMMARIES]):
+        session.exitstatus = 1  # green without a single row compared would be no verdict
+    current.journal.close(int(session.exitstatus))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A pytest-xdist worker is done: take its numbers into the one merged summary."""
+    output = getattr(node, "workeroutput", {})
+    if "argmax_parity" in output:
+        node.config.stash[SUMMARIES].append(output["argmax_parity"])
+
+
+# -- tests -------------------------------------------------------------------------------------------
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "check" in metafunc.fixturenames:
+        run = metafunc.config.stash.get(_RUN, None)
+        paths = run.paths if run else loading.SHIPPED_PATHS
+        sizes = run.tp_sizes if run else (2,)
+        targets = [CheckTarget(path, size) for path in paths for size in sizes]
+        metafunc.parametrize("check", targets, ids=str, indirect=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is None:
+        return
+    kept, dropped = [], []
+    for item in items:
+        target = item.callspec.params.get("check") if hasattr(item, "callspec") else None
+        needs = item.get_closest_marker("needs_tp")
+        short = target is not None and needs is not None and target.tp_size < needs.args[0]
+        (dropped if short else kept).append(item)
+        if item.get_closest_marker("needs_cuda") and run.ranks is not None and run.ranks.backend.name != "nccl":
+            item.add_marker(pytest.mark.skip(reason="runs on nccl only, this run is on gloo"))
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+    _apply_known_divergences(config, items)
+
+
+def _apply_known_divergences(config: pytest.Config, items: list[pytest.Item]) -> None:
+    name = config.getoption("--known-divergences")
+    if not name:
+        return
+    file = Path(config.invocation_params.dir) / name
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise pytest.UsageError(f"--known-divergences={name}: it cannot be read ({error})") from error
+    for line in lines:
+        test_id, _, reason = (part.strip() for part in line.partition("#"))
+        if not test_id:
+            continue
+        matching = [item for item in items if item.nodeid == test_id or item.nodeid.startswith(test_id + "[")]
+        for item in matching:
+            item.add_marker(pytest.mark.xfail(reason=reason or "known divergence", raises=Failure, strict=False))
+        if not matching:
+            config.issue_config_time_warning(
+                pytest.PytestWarning(f"--known-divergences={name}: {test_id} matches no test of this run"), stacklevel=2
+            )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    result = yield
+    checker = item.stash.get(CheckTarget.CHECKER, None)
+    if checker is not None and checker.refused is not None and not checker.compared:
+        pytest.skip(f"every case was refused: {checker.refused}")
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """The one-screen report in place of a traceback through Hypothesis and the suite."""
+    result: pytest.TestReport = yield
+    error = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(error, Failure) and result.outcome == "failed":
+        checker = item.stash[CheckTarget.CHECKER]
+        journal = item.config.stash[SESSION].journal
+        texts = []
+        for counterexample in error.counterexamples:
+            file = reports.write_case(
+                counterexample, journal.cases, property_id=item.nodeid, path=checker.path, backend=checker.backend
+            )
+            texts.append(
+                reports.render(
+                    counterexample,
+                    property_id=item.nodeid,
+                    head=None,
+                    path=checker.path,
+                    backend=checker.backend,
+                    replay_command=f"argmax-parity replay {_shown(file)}",
+                )
+            )
+        result.longrepr = "\n\n".join(texts)
+    elif isinstance(error, Unknown) and result.outcome == "failed":
+        result.longrepr = f"UNKNOWN: {error}\nThis says nothing about the path; the property was not decided."
+    return result
+
+
+def _shown(file: Path) -> str:
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    parts = terminalreporter.config.stash.get(SUMMARIES, [])
+    if not parts:
+        return
+    terminalreporter.section("argmax parity")
+    for line in summary.render(parts):
+        terminalreporter.write_line(line)
+    if not summary.compared(parts):
+        terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)

@@ -1,0 +1,237 @@
+"""One run of the suite: the ranks, what was compared, what was found; and the `check` each property is given."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from refimpl.case import Case
+from refimpl.ranks.journal import Journal
+from refimpl.ranks.outcome import Run
+from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
+from refimpl.verdict.judge import Finding, Judgement, Tally, judge
+from refimpl.verdict.kinds import Kind
+from refimpl.verdict.reduce import Counterexample, reduce_failure
+
+# One passing case in so many is run a second time and must give the same answer.
+_REPEAT_EVERY = 24
+_REDUCED_PER_CASE = 3
+_SHORT_LIMIT = 0.3
+_SECONDS_PER_VALUE = 2e-7
+
+
+class Failure(AssertionError):
+    """A property does not hold. One subclass a kind: Hypothesis tells failures apart by their class."""
+
+    kind: Kind
+
+    def __init__(self, counterexample: Counterexample, others: tuple[Counterexample, ...] = ()) -> None:
+        super().__init__(f"{self.kind.value}: {counterexample.finding.message}")
+        self.counterexamples = (counterexample, *others)
+
+
+def _class_name(kind: Kind) -> str:
+    return "".join(word.capitalize() for word in kind.value.split("-"))
+
+
+FAILURES: dict[Kind, type[Failure]] = {kind: type(_class_name(kind), (Failure,), {"kind": kind}) for kind in Kind}
+
+
+class Unknown(Exception):
+    """A property could be neither shown nor refuted: red, and no statement about the path."""
+
+
+@dataclass
+class PathTally:
+    """Numbers of one path at one tp_size, for the summary; all of them add up over processes."""
+
+    cases: int = 0
+    refused: int = 0
+    repeated: int = 0
+    rows: Tally = field(default_factory=Tally)
+    kinds: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+
+
+class Session:
+    """What the checks of one driver share."""
+
+    def __init__(self, ranks: Ranks, journal: Journal) -> None:
+        self.ranks = ranks
+        self.journal = journal
+        self.tallies: dict[tuple[str, int], PathTally] = {}
+        self.notes: list[str] = []
+        self.failed: dict[tuple[str, str, str], Failure] = {}
+        self.confirmed_hangs: set[str] = set()
+
+    def tally(self, path: str, tp_size: int) -> PathTally:
+        return self.tallies.setdefault((path, tp_size), PathTally())
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, so that a pytest-xdist worker can send them."""
+        return {
+            "notes": self.notes,
+            "generations": self.ranks.generations_started,
+            "tallies": [
+                {
+                    "path": path,
+                    "tp_size": tp_size,
+                    "cases": tally.cases,
+                    "refused": tally.refused,
+                    "repeated": tally.repeated,
+                    "rows": vars(tally.rows),
+                    "kinds": dict(tally.kinds),
+                    "refusals": dict(tally.refusals),
+                }
+                for (path, tp_size), tally in sorted(self.tallies.items())
+            ],
+        }
+
+
+class Checker:
+    """What a property holds a case against: ``check(case)``. One per test, on fresh ranks."""
+
+    def __init__(self, session: Session, path: str, tp_size: int, property_id: str) -> None:
+        self._session = session
+        self._ranks = session.ranks
+        self._hang_seen = False
+        self.path = path
+        self.tp_size = tp_size
+        self.property_id = property_id
+        self.compared = 0
+        self.refused: str | None = None
+        self._ranks.retire()  # state that one test left in a path must not reach the next
+
+    @property
+    def backend(self) -> str:
+        return self._ranks.backend.name
+
+    @property
+    def tie_break(self) -> str | None:
+        """The path's claim about ties under a table: target_id, draft_id or None."""
+        claim = self._guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))["tie_break"]
+        return None if claim is None else str(claim)
+
+    def __call__(self, case: Case, tie_rule: str = "target_id") -> Judgement:
+        """Run a case and judge it. Raises a `Failure` with minimal cases, or `Unknown`."""
+        key = (self.path, case.digest, tie_rule)
+        if key in self._session.failed:
+            raise self._session.failed[key]  # Hypothesis shows a failure by running it again
+        run = self.run(case)
+        judgement = self._judge(case, run, tie_rule)
+        tally = self._session.tally(self.path, self.tp_size)
+        tally.cases += 1
+        if judgement.holds and judgement.refused is None and tally.cases % _REPEAT_EVERY == 0:
+            self._repeat(case, run, judgement, tally, tie_rule)
+        if judgement.refused is not None:
+            self.refused = judgement.refused
+            tally.refused += 1
+            tally.refusals[judgement.refused] += 1
+        if judgement.holds:
+            tally.rows.add(judgement.tally)
+            self.compared += judgement.tally.calls
+            self._end(case, "refused" if judgement.refused is not None else "holds")
+            return judgement
+        failure = self._reduce(case, judgement.findings, tie_rule)
+        if failure is None:
+            # A wait that ran out at the short limit, and was none at the full one.
+            self._hang_seen = False
+            return self(case, tie_rule)
+        self._session.failed[key] = failure
+        for counterexample in failure.counterexamples:
+            tally.kinds[counterexample.identity] += 1
+        self._end(case, "fails", kinds=[c.identity for c in failure.counterexamples])
+        raise failure
+
+    def run(self, case: Case, count: bool = False, limit: float | None = None, graph: bool = False) -> Run:
+        """What the ranks do with a case, unjudged. Raises `Unknown` where they could not be asked."""
+        self._session.journal.begin(case, self._note())
+        if limit is None:
+            limit = self._ranks.limit
+            if self._hang_seen:
+                values = max(call.logits.size for call in case.calls) * len(case.calls)
+                limit = min(limit, _SHORT_LIMIT + _SECONDS_PER_VALUE * values)
+        options = {"graph": True} if graph else {}
+        return self._guarded(lambda: self._ranks.run(case, self.path, limit=limit, count=count, **options), case)
+
+    def fail(self, kind: Kind, message: str, case: Case, run: Run) -> NoReturn:
+        """Report a failure that a property found by a rule of its own; its case is kept as it is."""
+        finding = Finding(kind, kind.value, 0, message)
+        counterexample = Counterexample(kind=kind, identity=kind.value, case=case, tie_rule="target_id", run=run, finding=finding)
+        self._session.tally(self.path, self.tp_size).kinds[kind.value] += 1
+        self._end(case, "fails", kinds=[kind.value])
+        raise FAILURES[kind](counterexample)
+
+    def unknown(self, message: str) -> NoReturn:
+        raise Unknown(message)
+
+    def note(self, text: str) -> None:
+        """An observation for the summary at the end of the run."""
+        self._session.note(f"{self.path}: {text}")
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _note(self) -> dict[str, str]:
+        return {"property": self.property_id, "path": self.path, "backend": self.backend}
+
+    def _end(self, case: Case, outcome: str, **more: Any) -> None:
+        self._session.journal.end(case, self._note(), outcome, **more)
+
+    def _guarded(self, ask: Any, case: Case | None = None) -> Any:
+        try:
+            return ask()
+        except (RanksUnavailable, PathUnusable, OSError) as error:
+            if case is not None:
+                self._end(case, "unknown", reason=str(error))
+            raise Unknown(str(error)) from error
+
+    def _judge(self, case: Case, run: Run, tie_rule: str) -> Judgement:
+        try:
+            return judge(case, run, tie_rule)
+        except Exception as error:
+            self._end(case, "unknown", reason=f"judge: {error!r}")
+            raise Unknown(f"the judge itself failed on case {case.digest}: {error!r}") from error
+
+    def _repeat(self, case: Case, run: Run, judgement: Judgement, tally: PathTally, tie_rule: str) -> None:
+        again = self.run(case)
+        tally.repeated += 1
+        judgement.findings.extend(self._judge(case, again, tie_rule).findings)
+        for index in range(len(case.calls)):
+            first, second = run.ranks[0].calls[index], again.ranks[0].calls[index] if again.ranks[0].calls else None
+            if second is None or first.tokens is None or second.tokens is None:
+                continue
+            rows = np.flatnonzero(first.tokens != second.tokens)
+            if len(rows):
+                message = f"row {rows[0]}: {first.tokens[rows[0]]}, run again {second.tokens[rows[0]]}"
+                kind = Kind.NONDETERMINISTIC
+                judgement.findings.append(Finding(kind, kind.value, index, message, tuple(int(r) for r in rows)))
+
+    def _reduce(self, case: Case, findings: list[Finding], tie_rule: str) -> Failure | None:
+        found: dict[str, Counterexample] = {}
+        for finding in findings[:_REDUCED_PER_CASE]:
+            if finding.kind is Kind.HANG:
+                self._hang_seen = True
+            counterexample = self._guarded(
+                lambda finding=finding: reduce_failure(
+                    self._ranks,
+                    self.path,
+                    case,
+                    finding,
+                    tie_rule=tie_rule,
+                    confirmed_hangs=self._session.confirmed_hangs,
+                ),
+                case,
+            )
+            if counterexample.confirmed:
+                found.setdefault(counterexample.identity, counterexample)
+        if not found:
+            return None
+        first, *others = found.values()
+        return FAILURES[first.kind](first, tuple(others))

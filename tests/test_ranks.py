@@ -1,0 +1,407 @@
+"""The rank runtime: whatever a path does to its ranks is an outcome of that case, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from refimpl import bits
+from refimpl.case import Call, Case
+from refimpl.ranks.backend import choose
+from refimpl.ranks.outcome import Died, Run, Stuck
+from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
+from refimpl.verdict.judge import judge
+from refimpl.vocab.layouts import even_layout, layout_from_sizes
+
+LIMIT = 2.0
+
+FAULTY_PATHS = textwrap.dedent(
+    """
+    import ctypes, os, signal, sys, threading, time
+    import torch
+    import torch.distributed as dist
+    from refimpl.contract import UnsupportedInput
+    from refimpl.paths.gather_pairs import gather_pairs as right
+
+    def raises(logits, shard, group, d2t=None):
+        raise ValueError("boom")
+
+    def one_raises(logits, shard, group, d2t=None):
+        if shard.tp_rank == 1:
+            raise ValueError("boom")
+        return right(logits, shard, group, d2t)
+
+    def exits(logits, shard, group, d2t=None):
+        sys.exit(3)
+
+    def dies(logits, shard, group, d2t=None):
+        if shard.tp_rank == 0:
+            os.kill(os.getpid(), signal.SIGFPE)
+        return right(logits, shard, group, d2t)
+
+    def reads_nowhere(logits, shard, group, d2t=None):
+        ctypes.string_at(0)
+
+    def leaves(logits, shard, group, d2t=None):
+        os._exit(0)
+
+    def sleeps(logits, shard, group, d2t=None):
+        while shard.tp_rank == 0:
+            time.sleep(1)
+        return right(logits, shard, group, d2t)
+
+    def stops(logits, shard, group, d2t=None):
+        if shard.tp_rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return right(logits, shard, group, d2t)
+
+    def one_collective_more(logits, shard, group, d2t=None):
+        tokens = right(logits, shard, group, d2t)
+        if shard.tp_rank == 0:
+            dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        return tokens
+
+    def refuses(logits, shard, group, d2t=None):
+        raise UnsupportedInput("not this one")
+
+    def one_refuses(logits, shard, group, d2t=None):
+        if shard.tp_rank == 0:
+            raise UnsupportedInput("not this one")
+        return right(logits, shard, group, d2t)
+
+    def starts_a_child(logits, shard, group, d2t=None):
+        import subprocess
+        child = subprocess.Popen(["sleep", "1000"])
+        raise RuntimeError(f"child {child.pid}")
+
+    def ignores_sigterm(logits, shard, group, d2t=None):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        return right(logits, shard, group, d2t)
+
+    def talks(logits, shard, group, d2t=None):
+        print("to standard output"); print("to standard error", file=sys.stderr)
+        return right(logits, shard, group, d2t)
+
+    def reads_input(logits, shard, group, d2t=None):
+        sys.stdin.read()
+        return right(logits, shard, group, d2t)
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("paths") / "faulty.py"
+    file.write_text(FAULTY_PATHS)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(backend="gloo", limit=LIMIT) as ranks:
+        yield ranks
+
+
+def a_case(tp_size: int = 2, batch: int = 16) -> Case:
+    rng = np.random.default_rng(0)
+    logits = rng.choice(bits.landmarks("bfloat16"), (batch, 9))
+    return Case((Call(even_layout(9, tp_size), "bfloat16", logits, (0x7FC0, 0x7F80)),))
+
+
+def identities(case: Case, run: Run) -> set[str]:
+    return {finding.identity for finding in judge(case, run).findings}
+
+
+@pytest.mark.parametrize("path", ["full_gather", "gather_pairs", "reduce_max_key", "target_tie_break"])
+@pytest.mark.parametrize("tp_size", [1, 2, 3, 4, 5])
+def test_right_paths_hold(ranks: Ranks, path: str, tp_size: int) -> None:
+    case = a_case(tp_size, batch=64)
+    judgement = judge(case, ranks.run(case, path))
+    assert judgement.holds and judgement.tally.rows == 64
+    ranks.retire()
+
+
+@pytest.mark.parametrize(
+    ("path", "identity"),
+    [
+        ("raises", "raised:ValueError"),
+        ("one_raises", "raised-on-some-ranks:ValueError"),
+        ("exits", "raised:SystemExit"),
+        ("dies", "died:SIGFPE"),
+        ("reads_nowhere", "died:SIGSEGV"),
+        ("leaves", "died:exit status 0"),
+        ("sleeps", "hang"),
+        ("stops", "hang"),
+        ("one_collective_more", "collective-mismatch"),
+        ("one_refuses", "refused-on-some-ranks"),
+    ],
+)
+@pytest.mark.parametrize("tp_size", [2, 3])
+def test_a_fault_is_an_outcome_and_the_next_case_runs(
+    ranks: Ranks, faulty: str, path: str, identity: str, tp_size: int
+) -> None:
+    case = a_case(tp_size)
+    assert identities(case, ranks.run(case, f"{faulty}:{path}")) == {identity}
+    assert identities(case, ranks.run(case, "gather_pairs")) == set()
+    ranks.retire()
+
+
+def test_after_a_death_the_ranks_are_back_within_a_second(ranks: Ranks, faulty: str) -> None:
+    case = a_case(4)
+    ranks.run(case, f"{faulty}:talks")
+    ranks.run(case, f"{faulty}:dies")
+    noticed = time.monotonic()
+    assert ranks.run(case, "reduce_max_key").complete
+    # The limit promised to users; on an idle machine it takes a tenth of this.
+    assert time.monotonic() - noticed < 1.0
+
+
+def test_a_stuck_rank_says_where(ranks: Ranks, faulty: str) -> None:
+    run = ranks.run(a_case(), f"{faulty}:sleeps", limit=0.3)
+    first, second = run.ranks[0].end, run.ranks[1].end
+    assert isinstance(first, Stuck) and first.where.endswith("in sleeps")
+    assert isinstance(second, Stuck) and second.in_collective
+    assert "gather_pairs" in second.where
+
+
+def test_a_death_is_told_with_its_last_words(ranks: Ranks, faulty: str) -> None:
+    run = ranks.run(a_case(), f"{faulty}:reads_nowhere")
+    ends = [rank.end for rank in run.ranks]
+    assert any(isinstance(end, Died) and end.signal == signal.SIGSEGV for end in ends)
+
+
+def test_a_refusal_by_all_is_no_failure_and_keeps_the_ranks(ranks: Ranks, faulty: str) -> None:
+    case = a_case()
+    started = ranks.generations_started
+    for _ in range(3):
+        judgement = judge(case, ranks.run(case, f"{faulty}:refuses"))
+        assert judgement.holds and judgement.refused == "not this one"
+    assert ranks.generations_started == started + 1
+
+
+def test_what_a_path_prints_stays_off_the_report_and_input_is_empty(
+    ranks: Ranks, faulty: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("talks", "reads_input"):
+        assert identities(a_case(), ranks.run(a_case(), f"{faulty}:{path}")) == set()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_path_started_dies_with_its_rank(ranks: Ranks, faulty: str) -> None:
+    run = ranks.run(a_case(), f"{faulty}:starts_a_child")
+    children = [int(rank.calls[-1].message.split()[-1]) for rank in run.ranks]
+    deadline = time.monotonic() + 5
+    while any(_alive(pid) for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_every_generation_draws_other_random_numbers(ranks: Ranks, tmp_path: Path) -> None:
+    file = tmp_path / "chance.py"
+    file.write_text(
+        "import torch\ndef path(logits, shard, group, d2t=None):\n"
+        "    raise ValueError(str(torch.randint(1 << 40, (1,)).item()))\n"
+    )
+    drawn = {ranks.run(a_case(1), f"{file}:path").ranks[0].calls[0].message for _ in range(4)}
+    assert len(drawn) == 4
+
+
+def test_setup_and_teardown_and_claims(ranks: Ranks, tmp_path: Path) -> None:
+    file = tmp_path / "with_setup.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            from refimpl.paths.gather_pairs import gather_pairs
+            seen = []
+            def path(logits, shard, group, d2t=None):
+                assert seen == [(shard.tp_size, "cpu")], seen
+                return gather_pairs(logits, shard, group, d2t)
+            path.setup = lambda group, device: seen.append((group.size(), device.type))
+            path.tie_break = "draft_id"
+            def broken(logits, shard, group, d2t=None): ...
+            def fail(group, device): raise RuntimeError("no workspace")
+            broken.setup = fail
+            """
+        )
+    )
+    case = a_case()
+    for _ in range(2):
+        assert identities(case, ranks.run(case, f"{file}:path")) == set()
+    assert ranks.facts(Spec(f"{file}:path", 2))["tie_break"] == "draft_id"
+    with pytest.raises(PathUnusable, match="setup.. raised RuntimeError: no workspace"):
+        ranks.run(case, f"{file}:broken")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def other(): ...", "has no attribute 'path'"),
+        ("path = 3", "is a int; a path is a callable"),
+        ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
+        ("def path(:", "cannot be imported: SyntaxError"),
+        ("import sys; sys.exit(1)", "cannot be imported: SystemExit"),
+        ("import os; os._exit(3)", "ended by exit status 3 while"),
+        ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV while"),
+    ],
+)
+def test_a_path_that_cannot_be_loaded_is_one_sentence(ranks: Ranks, tmp_path: Path, source: str, said: str) -> None:
+    file = tmp_path / "unusable.py"
+    file.write_text(source)
+    with pytest.raises(PathUnusable) as caught:
+        ranks.run(a_case(), f"{file}:path")
+    assert said in str(caught.value) and str(file) in str(caught.value)
+
+
+def test_a_subgroup_of_the_world_is_the_group(ranks: Ranks) -> None:
+    for bystanders in (1, 2):
+        case = Case(a_case(2).calls, bystanders=bystanders)
+        assert identities(case, ranks.run(case, "gather_pairs")) == set()
+
+
+def test_empty_shards_and_batches(ranks: Ranks) -> None:
+    rows = np.array([[0x3F80, 0x3F80, 0xFF80]], dtype=np.uint16)
+    for sizes in ([0, 3], [3, 0], [1, 2]):
+        call = Call(layout_from_sizes(sizes, 1), "bfloat16", rows, (0x7FC0,))
+        case = Case((call, call.rows(slice(0, 0)), call))
+        assert identities(case, ranks.run(case, "gather_pairs")) == set()
+
+
+def test_the_backend_is_chosen_from_what_every_host_has() -> None:
+    assert choose("auto", [0], 2).name == "gloo"
+    assert choose("gloo", [8], 2).name == "gloo"
+    assert choose("auto", [8, 0], 2).name == "gloo"
+    assert choose("auto", [8], 8).name == "nccl" and not choose("auto", [8], 8).shared_gpu
+    shared = choose("nccl", [1], 4)
+    assert shared.shared_gpu
+    assert shared.environment(0, True)["NCCL_HOSTID"] != shared.environment(1, True)["NCCL_HOSTID"]
+    with pytest.raises(ValueError, match="needs a GPU on every host"):
+        choose("nccl", [0], 2)
+
+
+def test_nccl_without_a_gpu_is_refused() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU, on which nccl is right")
+    ranks = Ranks(backend="nccl")
+    with pytest.raises(ValueError, match="--backend=nccl"):
+        ranks.open()
+    ranks.close(1)
+
+
+# -- what remains ------------------------------------------------------------------------------------
+
+DRIVER = textwrap.dedent(
+    """
+    import sys, time
+    import numpy as np
+    from pathlib import Path
+    from refimpl.ranks.journal import Journal
+    from refimpl.ranks.runtime import Ranks
+    from tests.test_ranks import a_case
+    ranks = Ranks(backend="gloo", limit=600)
+    ranks.open()
+    ranks.run(a_case(), "gather_pairs")
+    journal = Journal(Path(sys.argv[2]), "killed")
+    journal.begin(a_case(), {"property": "the one that was running", "path": sys.argv[1]})
+    print("running", flush=True)
+    ranks.run(a_case(), sys.argv[1])
+    """
+)
+
+
+def _descendants_of_session(started: set[int]) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if process.pid not in started and any("refimpl.ranks.supervisor" in part for part in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("path", ["sleeps", "stops", "ignores_sigterm"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_driver_leaves_nothing_but_the_running_case(
+    faulty: str, tmp_path: Path, path: str, number: signal.Signals
+) -> None:
+    before = {process.pid for process in _descendants_of_session(set())}
+    folders = {entry for entry in os.listdir(os.environ.get("TMPDIR", "/tmp")) if entry.startswith("argmax-parity-")}
+    segments = set(os.listdir("/dev/shm"))
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, f"{faulty}:{path}", str(tmp_path / "journal")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == b"running\n"
+    time.sleep(0.3)
+    driver.send_signal(number)
+    driver.wait(10)
+    deadline = time.monotonic() + 10
+    while _descendants_of_session(before):
+        assert time.monotonic() < deadline, _descendants_of_session(before)
+        time.sleep(0.05)
+    left = {entry for entry in os.listdir(os.environ.get("TMPDIR", "/tmp")) if entry.startswith("argmax-parity-")}
+    assert left <= folders
+    assert set(os.listdir("/dev/shm")) <= segments
+    [running] = (tmp_path / "journal" / "runs").glob("*/running.safetensors")
+    case, note = Case.load(running)
+    assert case.digest == a_case().digest and note["property"] == "the one that was running"
+
+
+def test_sockets_listen_on_loopback_only(ranks: Ranks) -> None:
+    ranks.run(a_case(3), "gather_pairs")
+    me = psutil.Process()
+    processes = [me, *me.children(recursive=True)]
+    listening = [
+        connection.laddr.ip
+        for process in processes
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening and set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_a_supervisor_that_is_killed_makes_the_case_unknown() -> None:
+    ranks = Ranks(backend="gloo", limit=LIMIT)
+    ranks.open()
+    ranks.run(a_case(), "gather_pairs")
+    assert ranks._process is not None
+    ranks._process.kill()
+    with pytest.raises(RanksUnavailable, match="supervisor"):
+        for _ in range(3):
+            ranks.run(a_case(), "gather_pairs")
+    ranks.close(1)
+
+
+def test_the_journal_keeps_a_line_a_case(tmp_path: Path) -> None:
+    from refimpl.ranks.journal import Journal
+
+    journal = Journal(tmp_path, "unit")
+    case = a_case()
+    journal.begin(case, {"property": "p"})
+    assert (journal.folder / "running.safetensors").exists()
+    journal.end(case, {"property": "p"}, "holds")
+    journal.close(0)
+    lines = [json.loads(line) for line in (journal.folder / "journal.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["case", "end"]
+    assert lines[0]["digest"] == case.digest and lines[0]["outcome"] == "holds"
+    assert not (journal.folder / "running.safetensors").exists()
