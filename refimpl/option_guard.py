@@ -65,6 +65,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     original = sys.orig_argv
     if original[len(original) - len(given) :] != given:
         raise pytest.UsageError("called from within a program, give options that name files as --option=value")
+    capture = early_config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.stop_global_capturing()  # or the new process would write into this one's capture files
     sys.stdout.flush()
     sys.stderr.flush()
     command = original[: len(original) - len(given)] + safe

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +79,7 @@ class _Run:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    _keep_quiet_but_on_the_first_rank()
     group = parser.getgroup("argmax-parity", "Argmax Parity")
     group.addoption(
         "--path",
@@ -103,14 +103,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--logits",
         metavar="FILE",
-        help="rows recorded from your model in place of the shipped ones: a safetensors file with logits (rows, vocab), or "
-        "hidden_states and lm_head.weight, and optionally d2t and t2d",
+        help="rows recorded from your model in place of the shipped ones: a safetensors file with logits (rows, vocab) "
+        "or hidden_states and lm_head.weight, and optionally d2t and t2d",
     )
     group.addoption(
         "--known-divergences",
         metavar="FILE",
         help="your file of known divergences: a test id a line, a reason after #; ids that match nothing are warned about",
     )
+
+
+def _keep_quiet_but_on_the_first_rank() -> None:
+    """Every rank parses the command line; one report of a bad flag is enough."""
+    # This early, since pytest's capture later keeps copies of both descriptors and puts them back.
+    if Launch.from_environment().local_rank > 0:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        for number in (1, 2):
+            os.dup2(quiet, number)
+        os.close(quiet)
 
 
 def _parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
@@ -239,14 +249,6 @@ def _interrupt(number: int, frame: Any) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     early_config.pluginmanager.register(_Driver(), "argmax-parity-driver")
-    if Launch.from_environment().local_rank > 0:
-        # Every rank parses the command line; one report of a bad flag is enough.
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        os.close(quiet)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -455,6 +457,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if not parts:
         return
     terminalreporter.section("argmax parity")
+    for report in terminalreporter.stats.get("xpassed", []):
+        terminalreporter.write_line(f"known divergence no longer fails, take it off the list: {report.nodeid}")
     for line in summary.render(parts):
         terminalreporter.write_line(line)
     if not summary.compared(parts):

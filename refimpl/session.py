@@ -218,20 +218,34 @@ class Checker:
         for finding in findings[:_REDUCED_PER_CASE]:
             if finding.kind is Kind.HANG:
                 self._hang_seen = True
-            counterexample = self._guarded(
-                lambda finding=finding: reduce_failure(
-                    self._ranks,
-                    self.path,
-                    case,
-                    finding,
-                    tie_rule=tie_rule,
-                    confirmed_hangs=self._session.confirmed_hangs,
-                ),
-                case,
-            )
+            counterexample = self._smallest(case, finding, tie_rule)
             if counterexample.confirmed:
                 found.setdefault(counterexample.identity, counterexample)
         if not found:
             return None
         first, *others = found.values()
         return FAILURES[first.kind](first, tuple(others))
+
+    def _smallest(self, case: Case, finding: Finding, tie_rule: str) -> Counterexample:
+        hangs = self._session.confirmed_hangs
+        try:
+            return self._guarded(
+                lambda: reduce_failure(
+                    self._ranks, self.path, case, finding, tie_rule=tie_rule, confirmed_hangs=hangs
+                ),
+                case,
+            )
+        except Unknown:
+            raise
+        except Exception as error:
+            # What was seen on the ranks stays a failure, whatever happened to us on the way to a smaller one.
+            run = self.run(case)
+            return Counterexample(
+                kind=finding.kind,
+                identity=finding.identity,
+                case=case,
+                tie_rule=tie_rule,
+                run=run,
+                finding=finding,
+                notes=(f"not reduced: the reducer failed ({type(error).__name__}: {error})",),
+            )

@@ -130,9 +130,13 @@ class Ranks:
         self.backend = backends.choose(self._wanted_backend, devices, max(hosts.values()))
 
     def close(self, status: int) -> None:
-        """Say farewell with the run's status: other launched processes end with it. Returns when all ranks are gone."""
+        """Say farewell with the run's status: other launched processes end with it. Returns when all ranks are gone.
+
+        Closing twice does nothing more.
+        """
         for peer in self._supervisors:
             peer.send({"do": "farewell", "status": status})
+        self._supervisors = []
         if self._process is not None:
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):
@@ -146,6 +150,7 @@ class Ranks:
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._hub is not None and not self._launch.torchrun:
             self._hub.close()
+            self._hub = None
         # Under torchrun the sockets close with this process: a rank that ends red before it would have torchrun
         # end this one in the middle of its report.
         self._generations.clear()
@@ -254,7 +259,8 @@ class Ranks:
         if generation.died:
             rank, died = min(generation.died.items())
             raise PathUnusable("import", f"rank {rank} ended by {died.how} while {generation.spec.path!r} was loaded")
-        generation.facts = ready[generation.spec.bystanders]
+        facts = ready[generation.spec.bystanders]
+        generation.facts = {name: facts[name] for name in facts if name != "event"}
 
     def _check_supervisors(self) -> None:
         if self._lost:
@@ -362,8 +368,11 @@ class Ranks:
                     stacks = self._dump(generation, pending(), take)
                     if all(Stuck(0, stacks.get(rank, "")).in_collective for rank in pending()):
                         break
-        self._check_supervisors()
         if broken:
+            # The reference of one rank breaks where another one died, which is noticed a little later.
+            wait_for(self._hub, _GRACE_SECONDS, lambda: bool(generation.died or self._lost), take)
+        self._check_supervisors()
+        if broken and not generation.died:
             raise RanksUnavailable("the suite's own code failed on " + "; ".join(broken))
         left = pending()
         if left and not stacks:

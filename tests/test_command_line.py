@@ -1,0 +1,238 @@
+"""The commands as users type them: usage errors are one sentence and exit 4, and every way of launching ends well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = "properties/test_token_parity.py"
+WRONG = "tests.mutants.ties:last_column_wins_ties"
+
+
+def environment() -> dict[str, str]:
+    """Ours, less what a surrounding pytest or torchrun put there."""
+    dropped = ("PYTEST_", "TORCHELASTIC", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "GITHUB_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+
+
+def run(*arguments: str, cwd: Path = ROOT, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
+    )
+
+
+def pytest_run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "pytest", *arguments, cwd=cwd)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def torchrun(processes: int, *arguments: str, **more: str) -> list[str]:
+    options = {"nproc-per-node": str(processes), "master-port": str(free_port()), **more}
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "torch.distributed.run", *flags, "-m", "pytest", *arguments]
+
+
+def sentences(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """The error lines of a run; a traceback counts as many."""
+    text = result.stdout + result.stderr
+    assert "Traceback" not in text and "INTERNALERROR" not in text, text
+    return [line for line in text.splitlines() if line.startswith("ERROR: ")]
+
+
+USAGE_ERRORS = {
+    "a path without a colon": (["--path=no_such_thing"], "neither package.module:name nor file.py:name"),
+    "a module that is not there": (["--path=no.such.module:path"], "No module named 'no'"),
+    "a name that is not there": (["--path=refimpl.paths.full_gather:other"], "has no attribute 'other'"),
+    "a file that is not there": (["--path=missing.py:path"], "does not exist"),
+    "a path that is no callable": (["--path=refimpl:__version__"], "a path is a callable"),
+    "tp that is no number": (["--tp=two"], "give whole numbers"),
+    "tp of zero": (["--tp=0,2"], "from 1 to 64"),
+    "an unknown backend": (["--backend=mpi"], "choose one of auto, nccl and gloo"),
+    "nccl without a GPU": (["--backend=nccl"], "needs a GPU"),
+    "a time that is none": (["--rank-timeout=soon"], "give seconds"),
+    "a negative time": (["--rank-timeout=-3"], "give seconds"),
+    "an unknown profile": (["--hypothesis-profile=weekly"], "choose one of dev, ci, nightly"),
+    "a list that is not there": (["--known-divergences=missing.txt"], "cannot be read"),
+    "logits that are not there": (["--logits=missing.safetensors"], "--logits=missing.safetensors"),
+    "a result of int32": (["--path=tests.mutants.contract:result_in_int32"], "returned int32"),
+}
+
+
+@pytest.mark.parametrize("what", USAGE_ERRORS)
+def test_wrong_usage_is_one_sentence_and_exit_4(what: str) -> None:
+    arguments, said = USAGE_ERRORS[what]
+    result = pytest_run(QUICK, *arguments)
+    errors = sentences(result)
+    assert result.returncode == 4, result.stdout + result.stderr
+    assert len(errors) == 1 and said in errors[0]
+
+
+def test_an_unknown_flag_is_told_by_pytest() -> None:
+    result = pytest_run(QUICK, "--no-such-flag")
+    assert result.returncode == 4 and "unrecognized arguments: --no-such-flag" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--tp=3"], "tp_size 3 is over WORLD_SIZE 2"),
+        (["-n", "2"], "-n under torchrun"),
+        (["--path", "no.such.module:path"], "No module named 'no'"),
+        (["--no-such-flag"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_usage_under_torchrun_is_said_once_and_ends(arguments: list[str], said: str) -> None:
+    result = run(*torchrun(2, QUICK, *arguments), timeout=120)
+    ours = (result.stdout + result.stderr).split("torch/distributed/elastic")[0]
+    assert result.returncode == 1
+    assert ours.count(said) == 1 and "Traceback" not in ours
+
+
+def test_restarts_are_refused() -> None:
+    result = run(*torchrun(2, QUICK, **{"max-restarts": "2"}), timeout=120)
+    assert result.returncode == 1 and "--max-restarts would run a red suite again" in result.stderr + result.stdout
+
+
+@pytest.mark.parametrize("spelling", ["--logits={}", "--logits {}", "--known-divergences={}", "--known-divergences {}"])
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_a_folder_named_by_an_option_is_data(spelling: str, position: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    marker = tmp_path / "executed"
+    (folder / "conftest.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    (folder / "test_nothing.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--tp=adopted'\n")
+    option = spelling.format(folder).split(" ")
+    result = pytest_run(*([*option, QUICK] if position == "before" else [QUICK, *option]))
+    assert result.returncode == 4, result.stdout + result.stderr
+    assert not marker.exists()
+    [error] = sentences(result)
+    assert str(folder) in error and "adopted" not in error
+
+
+def test_the_main_job_from_another_folder_and_in_both_spellings(tmp_path: Path) -> None:
+    result = pytest_run(str(ROOT / QUICK), "--path", "gather_pairs", "--tp", "2", cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "gather_pairs against full_gather" in result.stdout
+
+
+def test_help_and_collection_need_no_ranks() -> None:
+    result = pytest_run("--help", "properties/")
+    assert result.returncode == 0 and "--rank-timeout=SECONDS" in result.stdout
+    result = pytest_run("--collect-only", "-q", QUICK)
+    assert result.returncode == 0 and "test_token_parity.py::" in result.stdout
+
+
+@pytest.mark.parametrize("launch", ["alone", "torchrun", "xdist"])
+def test_a_red_run_says_so_by_every_launch(launch: str, tmp_path: Path) -> None:
+    arguments = ["properties/test_tie_rule.py", f"--path={WRONG}"]
+    if launch == "torchrun":
+        result = run(*torchrun(2, *arguments))
+    else:
+        result = pytest_run(*arguments, "--tp=2", *(["-n", "2"] if launch == "xdist" else []))
+    text = result.stdout
+    assert result.returncode == 1, text + result.stderr
+    assert "wrong-tie" in text and "INTERNALERROR" not in text
+    case = re.search(r"argmax-parity replay (\S+)", text)
+    assert case is not None
+    file = ROOT / case[1]
+    document = json.loads(file.read_text())
+    assert document["kind"] == "wrong-tie" and document["path"] == WRONG
+
+
+def test_replay_says_fixed_still_fails_or_could_not_run(tmp_path: Path) -> None:
+    pytest_run("properties/test_tie_rule.py", f"--path={WRONG}", "--tp=2")
+    file = max((ROOT / ".argmax-parity/cases").glob("wrong-tie-*.json"), key=lambda entry: entry.stat().st_mtime)
+    replay = [sys.executable, "-m", "refimpl.cli", "replay"]
+    still = run(*replay, str(file))
+    assert still.returncode == 1 and still.stdout.startswith("still fails")
+    fixed = run(*replay, str(file), "--path=gather_pairs")
+    assert fixed.returncode == 0 and fixed.stdout.startswith("fixed")
+    broken = tmp_path / "case.json"
+    broken.write_text(file.read_text()[:-30])
+    for arguments in ([str(broken)], [str(tmp_path / "missing.json")], [str(file), "--path=no.such:path"], []):
+        result = run(*replay, *arguments)
+        assert result.returncode == 4 and "Traceback" not in result.stderr
+    assert "could not run" in run(*replay, str(broken)).stderr
+
+
+def test_two_agents_on_one_machine_green_and_red() -> None:
+    for path, expected in (("reduce_max_key", 0), (WRONG, 1)):
+        endpoint = f"127.0.0.1:{free_port()}"
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={endpoint}", "--rdzv-id=argmax-parity", "-m", "pytest", "properties/test_tie_rule.py",
+            f"--path={path}",
+        ]  # fmt: skip
+        agents = [
+            subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for _ in range(2)
+        ]
+        outputs = [agent.communicate(timeout=240)[0] for agent in agents]
+        assert [agent.returncode for agent in agents] == [expected, expected], "\n".join(outputs)
+        assert sum("argmax parity" in output for output in outputs) == 1
+
+
+def test_known_divergences_belong_to_the_adopter(tmp_path: Path) -> None:
+    file = tmp_path / "known.txt"
+    file.write_text(
+        "# what we live with\n\nproperties/test_tie_rule.py::test_within_a_shard  # our kernel keeps the last\n"
+        "properties/test_tie_rule.py::no_such_test  # long gone\n"
+    )
+    result = pytest_run("properties/test_tie_rule.py", f"--path={WRONG}", "--tp=2", f"--known-divergences={file}")
+    assert "no_such_test matches no test of this run" in result.stdout
+    assert "1 xfailed" in result.stdout
+    result = pytest_run("properties/test_tie_rule.py", "--path=gather_pairs", "--tp=2", f"--known-divergences={file}")
+    assert result.returncode == 0 and "no longer fails" in result.stdout
+
+
+def test_a_run_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen(
+            torchrun(2, "properties/", "--hypothesis-profile=ci"),
+            cwd=ROOT,
+            env={**environment(), "TMPDIR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        family: list[psutil.Process] = []
+        deadline = time.monotonic() + 60
+        while not any("executor" in p.name() or "supervisor" in " ".join(p.cmdline()) for p in family):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+            family = _living(psutil.Process(process.pid).children(recursive=True))
+        time.sleep(3)
+        family = _living(psutil.Process(process.pid).children(recursive=True))
+        assert family
+        if number is signal.SIGKILL:
+            os.killpg(process.pid, number)
+            for member in family:
+                if "pytest" in " ".join(member.cmdline()):
+                    member.kill()
+        else:
+            process.send_signal(number)
+        process.wait(60)
+        _, alive = psutil.wait_procs(family, timeout=40)
+        assert not alive
+        assert not list(tmp_path.glob("argmax-parity-*"))
+
+
+def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
