@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from refimpl.pytest_plugin import SESSION, CheckTarget
@@ -11,9 +9,9 @@ from refimpl.session import Checker
 
 
 @pytest.fixture
-def check(request: pytest.FixtureRequest) -> Iterator[Checker]:
+def check(request: pytest.FixtureRequest) -> Checker:
     """The path under test at one tp_size, on ranks that no other test has used."""
     target: CheckTarget = request.param
     checker = Checker(request.config.stash[SESSION], target.path, target.tp_size, request.node.nodeid)
     request.node.stash[CheckTarget.CHECKER] = checker
-    yield checker
+    return checker

@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,17 +42,18 @@ def make_case(width: int, batch: int, tp_size: int, rng: np.random.Generator) ->
     return Case((Call(even_layout(vocab_size, tp_size), "bfloat16", logits),))
 
 
-def _rate(work: Callable[[], int], seconds: float) -> float:
+def _verify_for(seconds: float, checker: Checker, width: int, batch: int, rng: np.random.Generator) -> float:
+    """Rows verified per second, every example a new one."""
     rows, start = 0, time.perf_counter()
-    while True:
-        rows += work()
-        spent = time.perf_counter() - start
-        if spent >= seconds:
-            return rows / spent
+    while (spent := time.perf_counter() - start) < seconds:
+        rows += checker(make_case(width, batch, checker.tp_size, rng)).tally.rows
+    return rows / spent
 
 
 def verification_table(ranks: Ranks, tp_sizes: tuple[int, ...], seconds: float) -> None:
-    print(f"{'tp':>3} {'shard width':>12} {'rows a batch':>13} {'verified rows/s':>16} {'bare rows/s':>12} {'share':>7}")
+    print(
+        f"{'tp':>3} {'shard width':>12} {'rows a batch':>13} {'verified rows/s':>16} {'bare rows/s':>12} {'share':>7}"
+    )
     with tempfile.TemporaryDirectory(prefix="argmax-parity-benchmark-") as folder:
         session = Session(ranks, Journal(Path(folder), "benchmark"))
         for tp_size in tp_sizes:
@@ -62,18 +62,18 @@ def verification_table(ranks: Ranks, tp_sizes: tuple[int, ...], seconds: float) 
                 rng = np.random.default_rng(0)
                 fixed = make_case(width, batch, tp_size, rng)
 
-                def verify(checker=checker, width=width, batch=batch, tp_size=tp_size, rng=rng) -> int:
-                    return checker(make_case(width, batch, tp_size, rng)).tally.rows
-
-                verify()
+                checker(fixed)
                 repeats = max(3, int(seconds / _ROUNDS / ranks.time_bare(fixed, PATH, 3) * 3))
                 pairs = []
                 for _ in range(_ROUNDS):
-                    verified = _rate(verify, seconds / _ROUNDS)
+                    verified = _verify_for(seconds / _ROUNDS, checker, width, batch, rng)
                     pairs.append((verified, batch * repeats / ranks.time_bare(fixed, PATH, repeats)))
                 verified, plain = (statistics.median(side) for side in zip(*pairs, strict=True))
                 share = statistics.median(v / p for v, p in pairs)
-                print(f"{tp_size:>3} {width:>12,} {batch:>13,} {verified:>16,.0f} {plain:>12,.0f} {share:>7.0%}", flush=True)
+                print(
+                    f"{tp_size:>3} {width:>12,} {batch:>13,} {verified:>16,.0f} {plain:>12,.0f} {share:>7.0%}",
+                    flush=True,
+                )
         session.journal.close(0)
 
 
@@ -92,6 +92,7 @@ def _spawned(rank: int, tp_size: int, store: str, arrays: list[np.ndarray], widt
     shard = even_layout(width * tp_size, tp_size).shard(rank)
     logits = torch.from_numpy(arrays[rank].view(np.int16)).view(torch.bfloat16)
     group = dist.group.WORLD
+    assert group is not None
     assert torch.equal(full_gather(logits, shard, group), gather_pairs(logits, shard, group))
     dist.destroy_process_group()
 

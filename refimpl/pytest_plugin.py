@@ -109,7 +109,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--known-divergences",
         metavar="FILE",
-        help="your file of known divergences: a test id a line, a reason after #; ids that match nothing are warned about",
+        help="your file of known divergences: a test id a line, a reason after #; unknown ids are warned about",
     )
 
 
@@ -371,7 +371,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     run = config.stash.get(_RUN, None)
     if run is None:
         return
-    kept, dropped = [], []
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
     for item in items:
         target = item.callspec.params.get("check") if hasattr(item, "callspec") else None
         needs = item.get_closest_marker("needs_tp")

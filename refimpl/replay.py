@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from refimpl import loading
 from refimpl.case import Case, CaseError
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
-from refimpl.verdict.judge import Judgement, describe, judge
+from refimpl.verdict import traffic
+from refimpl.verdict.judge import Finding, Judgement, describe, judge
 from refimpl.verdict.kinds import Kind
+from refimpl.vocab.layouts import even_layout
 
 FIXED, STILL_FAILS, COULD_NOT_RUN = 0, 1, 4
 _REPEATS = 4
@@ -31,18 +34,19 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     tie_rule = note.get("tie_rule") or "target_id"
     if tie_rule not in ("target_id", "draft_id"):
         return _could_not(f"{file}: tie_rule is {tie_rule!r}, it must be target_id or draft_id")
-    kind = note.get("kind")
     try:
         with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
-            answers = []
-            for _ in range(_REPEATS):  # what depends on chance or on earlier calls rarely shows at once
-                ranks.retire()
-                run = ranks.run(case, path, count=kind == Kind.COMMUNICATION.value)
-                verdict = _judge(case, run, tie_rule, kind)
-                if verdict.findings:
-                    break
-                answers.append([rank.calls[-1].tokens.tolist() for rank in run.ranks if rank.calls[-1].tokens is not None])
-    except (RanksUnavailable, PathUnusable, ValueError, OSError) as error:
+            run, verdict = _run(ranks, case, path, tie_rule)
+            answers = [_answers(run)]
+            for _ in range(_REPEATS - 1):  # what depends on chance rarely shows at once
+                if not verdict.findings:
+                    run, verdict = _run(ranks, case, path, tie_rule)
+                    answers.append(_answers(run))
+            if verdict.holds and verdict.refused is None and note.get("kind") == Kind.COMMUNICATION.value:
+                wrong = _growth(ranks, case, path)
+                if wrong:
+                    verdict.findings.append(Finding(Kind.COMMUNICATION, Kind.COMMUNICATION.value, 0, wrong))
+    except (RanksUnavailable, PathUnusable, traffic.Uncountable, ValueError, OSError) as error:
         return _could_not(f"{file}: {error}")
     if verdict.findings:
         print(f"still fails: {path} on tp {case.tp_size}")
@@ -59,15 +63,24 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     return FIXED
 
 
-def _judge(case: Case, run: Run, tie_rule: str, kind: object) -> Judgement:
-    verdict = judge(case, run, tie_rule)
-    if kind == Kind.COMMUNICATION.value and verdict.holds:
-        from refimpl.verdict.traffic import judge_traffic
+def _run(ranks: Ranks, case: Case, path: str, tie_rule: str) -> tuple[Run, Judgement]:
+    ranks.retire()
+    run = ranks.run(case, path, count=True)
+    return run, judge(case, run, tie_rule)
 
-        finding = judge_traffic(case, run)
-        if finding is not None:
-            verdict.findings.append(finding)
-    return verdict
+
+def _answers(run: Run) -> list[list[int]]:
+    return [rank.calls[-1].tokens.tolist() for rank in run.ranks if rank.calls and rank.calls[-1].tokens is not None]
+
+
+def _growth(ranks: Ranks, case: Case, path: str) -> str | None:
+    """A case of several shapes shows growth by itself; one of a single shape is held against two ranks."""
+    run = ranks.run(case, path, count=True)
+    if len(case.calls) > 1:
+        return traffic.growth_over_shapes(case, run)
+    call = case.calls[0]
+    few = Case((replace(call, layout=even_layout(call.layout.vocab_size, 2)),))
+    return traffic.growth_over_ranks((few, ranks.run(few, path, count=True)), (case, run))
 
 
 def _could_not(reason: str) -> int:

@@ -164,7 +164,9 @@ class Checker:
     def fail(self, kind: Kind, message: str, case: Case, run: Run) -> NoReturn:
         """Report a failure that a property found by a rule of its own; its case is kept as it is."""
         finding = Finding(kind, kind.value, 0, message)
-        counterexample = Counterexample(kind=kind, identity=kind.value, case=case, tie_rule="target_id", run=run, finding=finding)
+        counterexample = Counterexample(
+            kind=kind, identity=kind.value, case=case, tie_rule="target_id", run=run, finding=finding
+        )
         self._session.tally(self.path, self.tp_size).kinds[kind.value] += 1
         self._end(case, "fails", kinds=[kind.value])
         raise FAILURES[kind](counterexample)
@@ -230,9 +232,7 @@ class Checker:
         hangs = self._session.confirmed_hangs
         try:
             return self._guarded(
-                lambda: reduce_failure(
-                    self._ranks, self.path, case, finding, tie_rule=tie_rule, confirmed_hangs=hangs
-                ),
+                lambda: reduce_failure(self._ranks, self.path, case, finding, tie_rule=tie_rule, confirmed_hangs=hangs),
                 case,
             )
         except Unknown:

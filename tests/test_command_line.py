@@ -12,8 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.processes import processes_with
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = "properties/test_token_parity.py"
@@ -181,7 +182,9 @@ def test_two_agents_on_one_machine_green_and_red() -> None:
             f"--path={path}",
         ]  # fmt: skip
         agents = [
-            subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            subprocess.Popen(
+                command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
             for _ in range(2)
         ]
         outputs = [agent.communicate(timeout=240)[0] for agent in agents]
@@ -212,27 +215,19 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path) ->
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        family: list[psutil.Process] = []
-        deadline = time.monotonic() + 60
-        while not any("executor" in p.name() or "supervisor" in " ".join(p.cmdline()) for p in family):
+        deadline = time.monotonic() + 90
+        while len(processes_with(tmp_path)) < 7:  # torchrun, two ranks, two supervisors, two executors
             assert time.monotonic() < deadline
-            time.sleep(0.5)
-            family = _living(psutil.Process(process.pid).children(recursive=True))
-        time.sleep(3)
-        family = _living(psutil.Process(process.pid).children(recursive=True))
-        assert family
+            time.sleep(0.2)
         if number is signal.SIGKILL:
-            os.killpg(process.pid, number)
-            for member in family:
-                if "pytest" in " ".join(member.cmdline()):
+            for member in processes_with(tmp_path):
+                if "pytest" in " ".join(member.cmdline()):  # torchrun and its ranks; their supervisors are on their own
                     member.kill()
         else:
             process.send_signal(number)
         process.wait(60)
-        _, alive = psutil.wait_procs(family, timeout=40)
-        assert not alive
+        deadline = time.monotonic() + 40
+        while processes_with(tmp_path):
+            assert time.monotonic() < deadline, processes_with(tmp_path)
+            time.sleep(0.1)
         assert not list(tmp_path.glob("argmax-parity-*"))
-
-
-def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

@@ -24,6 +24,11 @@ def test_the_readme_names_the_profiles_sizes() -> None:
 
 
 def test_links_in_the_documents_lead_somewhere() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("properties/*.md"), *ROOT.glob("fixtures/**/*.md")]:
+    for page in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("properties/*.md"),
+        *ROOT.glob("fixtures/**/*.md"),
+    ]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

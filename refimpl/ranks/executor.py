@@ -110,7 +110,7 @@ class Executor:
             rank=spec["rank"],
             world_size=spec["world_size"],
             timeout=_GROUP_TIMEOUT,
-            **({"device_id": self._device} if self._device.type == "cuda" else {}),
+            device_id=self._device if self._device.type == "cuda" else None,
         )
         members = list(range(spec["bystanders"], spec["world_size"]))
         # The reference has a group of its own: what a path leaves behind in the tested one must not reach it.
@@ -170,7 +170,7 @@ class Executor:
         return {"event": "done", "calls": outcomes}, results
 
     def time_bare(self, head: dict[str, Any], arrays: list[np.ndarray]) -> float:
-        """Seconds for both paths over a case, many times, with nothing of the suite between: what speed is held against."""
+        """Seconds for both paths over a case, many times, with nothing of the suite in between."""
         inputs = []
         for call in head["calls"]:
             shard = self._shard(call)
@@ -240,7 +240,7 @@ class Executor:
         if wrong:
             outcome |= {"status": "wrong form", "message": wrong}
             return None
-        return tokens  # type: ignore[no-any-return]
+        return tokens
 
     def _sequence(self) -> int:
         try:

@@ -58,10 +58,10 @@ class Hub:
             peer: Peer = key.data
             try:
                 for head, arrays in peer.receiver.available():
-                    if not peer.hello:
+                    greeting = not peer.hello
+                    if greeting:
                         peer.hello = head
-                        head = {**head, "event": "hello"}
-                    events.append(Event(peer, head, arrays))
+                    events.append(Event(peer, {**head, "event": "hello"} if greeting else head, arrays))
             except (wire.WireError, ValueError):
                 self.drop(peer)
                 events.append(Event(peer, {"event": "hung up"}, []))

@@ -97,7 +97,9 @@ class Run:
     @property
     def complete(self) -> bool:
         """Every rank answered or refused every call it was given: the generation can go on."""
-        return all(rank.end is None and all(c.status in ("answered", "refused") for c in rank.calls) for rank in self.ranks)
+        return all(
+            rank.end is None and all(c.status in ("answered", "refused") for c in rank.calls) for rank in self.ranks
+        )
 
 
 def from_wire(head: dict[str, Any], arrays: list[np.ndarray]) -> RankOutcome:

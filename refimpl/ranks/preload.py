@@ -7,12 +7,9 @@ from __future__ import annotations
 
 
 def load() -> None:
-    import numpy  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
-
-    import torch.distributed  # noqa: F401
 
     import refimpl.oracle
     import refimpl.paths.full_gather

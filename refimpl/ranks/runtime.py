@@ -205,7 +205,12 @@ class Ranks:
             if spec.debug:
                 environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
             orders.setdefault(peer, []).append(
-                {"rank": rank, "local_rank": local.get(host, 0), "environment": environment, "seed": secrets.randbits(31)}
+                {
+                    "rank": rank,
+                    "local_rank": local.get(host, 0),
+                    "environment": environment,
+                    "seed": secrets.randbits(31),
+                }
             )
             local[host] = local.get(host, 0) + 1
         shared = {
@@ -236,9 +241,9 @@ class Ranks:
 
         def take(event: Event) -> None:
             self._note(event)
-            rank = event.peer.hello.get("rank")
             if event.peer.hello.get("generation") != generation.number:
                 return
+            rank: int = event.peer.hello["rank"]
             if event.head.get("event") == "ready":
                 ready[rank] = event.head
             elif event.head.get("event") == "not ready":
@@ -292,7 +297,7 @@ class Ranks:
         debug: bool = False,
         reference: bool = True,
     ) -> Run:
-        """Run a case on the live generation for it (started if need be); a generation that did not come through is ended.
+        """Run a case on its live generation, started if need be; one that did not come through is ended.
 
         Raises RanksUnavailable, PathUnusable.
         """

@@ -54,7 +54,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Serve until the hub's farewell (its status is returned), its hang-up or the parent's end (1)."""
-        status = 1
         try:
             self._send(self._hello())
             self._selector.register(self._sock, selectors.EVENT_READ, self._on_hub)
@@ -63,10 +62,9 @@ class Supervisor:
                 for key, _ in self._selector.select():
                     farewell = key.data()
                     if farewell is not None:
-                        status = farewell
-                        return status
+                        return farewell
         except (wire.WireError, OSError):
-            return status
+            return 1
         finally:
             self._end_all()
             if self._orders.get("folder"):
@@ -222,7 +220,8 @@ def main() -> int:
     # A SIGTERM to the whole session ends the hub first; then the hang-up ends this process in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    orders = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+    with open(0, "rb", buffering=0, closefd=False) as lifeline:  # unbuffered: what follows the line stays in the pipe
+        orders = json.loads(lifeline.readline())
     os.environ.update(orders["environment"])
     sys.path[:0] = [entry for entry in orders["python_path"] if entry not in sys.path]
 

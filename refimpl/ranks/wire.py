@@ -43,7 +43,7 @@ def send(sock: socket.socket, head: dict[str, Any], arrays: list[np.ndarray] | N
     sock.sendall(start)
     for array in arrays:
         if array.nbytes:
-            sock.sendall(memoryview(array).cast("B"))
+            sock.sendall(array.data.cast("B"))
 
 
 class Receiver:

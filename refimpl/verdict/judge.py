@@ -185,7 +185,7 @@ def _describe_rank(rank: RankOutcome, limit: float) -> str:
 def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judgement) -> None:
     outcomes = [rank.calls[index] for rank in run.ranks]
     right = expected(call, tie_rule)
-    tokens = np.stack([outcome.tokens for outcome in outcomes])  # type: ignore[arg-type]
+    tokens = np.stack([outcome.tokens for outcome in outcomes if outcome.tokens is not None])
 
     def found(kind: Kind, message: str, rows: np.ndarray | None = None, ranks: tuple[int, ...] = ()) -> None:
         listed = () if rows is None else tuple(int(row) for row in rows)
@@ -204,6 +204,11 @@ def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judg
     if len(issued) > 1:
         counts = ", ".join(f"rank {rank}: {outcome.issued}" for rank, outcome in enumerate(outcomes))
         found(Kind.COLLECTIVE_MISMATCH, f"collectives issued: {counts}")
+    sequences = [outcome.collectives for outcome in outcomes]
+    if len(issued) == 1 and len(set(sequences)) > 1:
+        other = next(rank for rank, sequence in enumerate(sequences) if sequence != sequences[0])
+        message = f"rank 0 issued {_sequence(sequences[0])}; rank {other} {_sequence(sequences[other])}"
+        found(Kind.COLLECTIVE_MISMATCH, message)
     modified = {rank: o.modified for rank, o in enumerate(outcomes) if o.modified is not None}
     if modified:
         rank, (row, column) = min(modified.items())
@@ -230,9 +235,9 @@ def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judg
     by_kind: dict[Kind, list[int]] = {}
     for row in np.flatnonzero(wrong_rows)[:_CLASSIFIED_ROWS]:
         by_kind.setdefault(classify(call, int(row), int(tokens[0][row])), []).append(int(row))
-    for kind, rows in by_kind.items():
-        row = rows[0]
-        found(kind, f"row {row}: returned {tokens[0][row]}, expected {right.tokens[row]}", np.array(rows))
+    for kind, listed in by_kind.items():
+        row = listed[0]
+        found(kind, f"row {row}: returned {tokens[0][row]}, expected {right.tokens[row]}", np.array(listed))
     judgement.tally.add(
         Tally(
             rows=call.batch,
@@ -243,6 +248,10 @@ def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judg
             filler_differs=int((filler & (tokens[0] != right.tokens)).sum()),
         )
     )
+
+
+def _sequence(collectives: tuple[tuple[str, int], ...] | None) -> str:
+    return ", ".join(f"{name} of {size} bytes" for name, size in collectives or ()) or "nothing"
 
 
 def classify(call: Call, row: int, token: int) -> Kind:
