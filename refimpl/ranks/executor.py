@@ -145,16 +145,16 @@ class Executor:
         for index, call in enumerate(head["calls"]):
             shard = self._shard(call)
             given = self._tensor(arrays[call["logits"]], call["dtype"])
-            d2t = None
-            if call["d2t"] is not None:
-                d2t = torch.from_numpy(arrays[call["d2t"]].copy()).to(self._device)
+            table = None if call["d2t"] is None else torch.from_numpy(arrays[call["d2t"]])
+            d2t = None if table is None else table.clone().to(self._device)
             outcome: dict[str, Any] = {}
             if head["reference"]:
                 # Ranks arrive at a case at different times; whoever is early waits here, not in the path's group.
                 expected = self.run_reference(given, shard, d2t)
                 outcome["reference"] = len(results)
                 results.append(expected.cpu().numpy())
-            tokens = self._one_call(given, shard, d2t, outcome, head["count"])
+            local_logits = given.clone()
+            tokens = self._one_call(given, local_logits, shard, table, outcome, head["count"])
             outcomes.append(outcome)
             if tokens is None:
                 break
@@ -162,6 +162,7 @@ class Executor:
             outcome["tokens"] = len(results)
             results.append(kept)
             returned.append((index, tokens, kept))
+            local_logits.zero_()  # an engine uses this memory again; a result must not lie in it
         for index, tokens, kept in returned:
             later = tokens.detach().cpu().numpy()
             if not np.array_equal(later, kept):
@@ -201,12 +202,13 @@ class Executor:
     def _one_call(
         self,
         given: torch.Tensor,
+        local_logits: torch.Tensor,
         shard: VocabShard,
-        d2t: torch.Tensor | None,
+        table: torch.Tensor | None,
         outcome: dict[str, Any],
         count: bool,
     ) -> torch.Tensor | None:
-        local_logits = given.clone()
+        d2t = None if table is None else table.clone().to(self._device)
         before = self._sequence()
         counter = CollectiveCounter()
         started = time.perf_counter()
@@ -235,6 +237,7 @@ class Executor:
             "seconds": time.perf_counter() - started,
             "collectives": counter.seen if count else None,
             "modified": self._first_change(given, local_logits, shard.num_real),
+            "table_modified": d2t is not None and table is not None and not torch.equal(d2t.cpu(), table),
         }
         wrong = _wrong_form(tokens, given)
         if wrong:

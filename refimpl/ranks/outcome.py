@@ -15,7 +15,7 @@ class CallOutcome:
     """One call on one rank.
 
     ``status``: answered, refused, raised, wrong form. ``issued``: collectives the tested group counted during the
-    call, negative where the backend does not count. ``modified``: ``[row, column]`` of the first changed real column.
+    call, negative where the backend does not count. ``modified``: ``(row, column)`` of the first changed real column.
     """
 
     status: str
@@ -28,6 +28,7 @@ class CallOutcome:
     issued: int = 0
     collectives: tuple[tuple[str, int], ...] | None = None
     modified: tuple[int, int] | None = None
+    table_modified: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def from_wire(head: dict[str, Any], arrays: list[np.ndarray]) -> RankOutcome:
                 collectives=None
                 if entry.get("collectives") is None
                 else tuple((name, size) for name, size in entry["collectives"]),
+                table_modified=entry.get("table_modified", False),
                 modified=None if entry.get("modified") is None else tuple(entry["modified"]),
             )
         )

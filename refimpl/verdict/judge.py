@@ -214,6 +214,9 @@ def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judg
         rank, (row, column) = min(modified.items())
         where = f"rank {rank}: row {row}, local column {column} was changed"
         found(Kind.INPUT_MODIFIED, where, np.array([row]), tuple(modified))
+    tables = tuple(rank for rank, outcome in enumerate(outcomes) if outcome.table_modified)
+    if tables and not modified:
+        found(Kind.INPUT_MODIFIED, f"rank {tables[0]}: the table was changed", ranks=tables)
     overwritten = [(rank, o.overwritten) for rank, o in enumerate(outcomes) if o.overwritten is not None]
     if overwritten:
         rank, later = overwritten[0]

@@ -52,7 +52,7 @@ DESCRIPTIONS: dict[Kind, str] = {
     Kind.WRONG_TARGET: "the draft id is right, its target id is not the one the table gives",
     Kind.RANK_DISAGREEMENT: "the ranks returned different tokens",
     Kind.RESULT_TYPE: "the result is no int64 tensor of shape (batch,) on the rank's device",
-    Kind.INPUT_MODIFIED: "real columns of the caller's logits were changed",
+    Kind.INPUT_MODIFIED: "real columns of the caller's logits, or its table, were changed",
     Kind.RESULT_OVERWRITTEN: "a result changed after it was returned: a later call wrote into it",
     Kind.ROW_DEPENDENCE: "a row's token depends on other rows, on its position or on earlier calls",
     Kind.NONDETERMINISTIC: "the same case gave different answers",
