@@ -12,7 +12,7 @@ from refimpl.case import Case
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
-from refimpl.verdict.judge import Finding, Judgement, Tally, judge
+from refimpl.verdict.judge import Finding, Judgement, Tally, describe, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.reduce import Counterexample, reduce_failure
 
@@ -159,7 +159,10 @@ class Checker:
                 values = max(call.logits.size for call in case.calls) * len(case.calls)
                 limit = min(limit, _SHORT_LIMIT + _SECONDS_PER_VALUE * values)
         options = {"graph": True} if graph else {}
-        return self._guarded(lambda: self._ranks.run(case, self.path, limit=limit, count=count, **options), case)
+        run = self._guarded(lambda: self._ranks.run(case, self.path, limit=limit, count=count, **options), case)
+        if count and not run.complete:
+            self.unknown(f"the case held, but did not come through when its collectives were counted:\n{describe(run)}")
+        return run
 
     def fail(self, kind: Kind, message: str, case: Case, run: Run) -> NoReturn:
         """Report a failure that a property found by a rule of its own; its case is kept as it is."""

@@ -20,6 +20,11 @@ class CollectiveCounter(TorchDispatchMode):
     all-reduce. That is what grows with the vocabulary when a path gathers logits.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Newer torch would import its compiler for every mode, seconds in every fresh rank, to keep it out of this."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[tuple[str, int]] = []

@@ -10,6 +10,7 @@ import os
 import random
 import time
 import traceback
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -63,6 +64,16 @@ class _NotReady(Exception):
     def __init__(self, stage: str, error: str) -> None:
         super().__init__(error)
         self.stage = stage
+
+
+@dataclass(frozen=True, eq=False)
+class _Captured:
+    """A CUDA graph of the path, with the input it reads and the result it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    local_logits: torch.Tensor
+    d2t: torch.Tensor | None
+    tokens: Any
 
 
 class Executor:
@@ -142,6 +153,7 @@ class Executor:
         outcomes: list[dict[str, Any]] = []
         results: list[np.ndarray] = []
         returned: list[tuple[int, torch.Tensor, np.ndarray]] = []
+        graphs: dict[Any, _Captured] | None = {} if head["graph"] else None
         for index, call in enumerate(head["calls"]):
             shard = self._shard(call)
             given = self._tensor(arrays[call["logits"]], call["dtype"])
@@ -154,7 +166,7 @@ class Executor:
                 outcome["reference"] = len(results)
                 results.append(expected.cpu().numpy())
             local_logits = given.clone()
-            tokens = self._one_call(given, local_logits, shard, table, outcome, head["count"])
+            tokens = self._one_call(given, local_logits, shard, table, outcome, head["count"], graphs)
             outcomes.append(outcome)
             if tokens is None:
                 break
@@ -199,6 +211,36 @@ class Executor:
     def run_path(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> Any:
         return self._path(given, shard, self.group, d2t)
 
+    def _replay(
+        self, graphs: dict[Any, _Captured], local_logits: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None
+    ) -> Any:
+        """The path from a CUDA graph, captured at the first call of this shape and fed with this call's input."""
+        key = (shard, local_logits.shape, local_logits.dtype, d2t is None)
+        if key not in graphs:
+            graphs[key] = self._capture(local_logits.clone(), shard, None if d2t is None else d2t.clone())
+        captured = graphs[key]
+        captured.local_logits.copy_(local_logits)
+        if d2t is not None and captured.d2t is not None:
+            captured.d2t.copy_(d2t)
+        captured.graph.replay()
+        local_logits.copy_(captured.local_logits)  # what the path wrote into its input is judged as in any call
+        # Every replay writes to the same memory; a caller of a graph takes its result from there.
+        return captured.tokens.clone() if isinstance(captured.tokens, torch.Tensor) else captured.tokens
+
+    def _capture(self, local_logits: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> _Captured:
+        # What is made on a first call, connections and buffers, cannot be made during a capture.
+        side = torch.cuda.Stream(self._device)
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            self.run_path(local_logits.clone(), shard, d2t)
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        torch.cuda.synchronize(self._device)
+        graph = torch.cuda.CUDAGraph()
+        # NCCL's own threads call into CUDA meanwhile, which the default mode forbids.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            tokens = self.run_path(local_logits, shard, d2t)
+        return _Captured(graph, local_logits, d2t, tokens)
+
     def _one_call(
         self,
         given: torch.Tensor,
@@ -207,13 +249,16 @@ class Executor:
         table: torch.Tensor | None,
         outcome: dict[str, Any],
         count: bool,
+        graphs: dict[Any, _Captured] | None,
     ) -> torch.Tensor | None:
         d2t = None if table is None else table.clone().to(self._device)
         before = self._sequence()
         counter = CollectiveCounter()
         started = time.perf_counter()
         try:
-            if count:
+            if graphs is not None:
+                tokens = self._replay(graphs, local_logits, shard, d2t)
+            elif count:
                 with counter:
                     tokens = self.run_path(local_logits, shard, d2t)
             else:

@@ -296,8 +296,11 @@ class Ranks:
         count: bool = False,
         debug: bool = False,
         reference: bool = True,
+        graph: bool = False,
     ) -> Run:
         """Run a case on its live generation, started if need be; one that did not come through is ended.
+
+        ``graph``: the path is replayed from a CUDA graph, captured at its first call of a shape; for nccl only.
 
         Raises RanksUnavailable, PathUnusable.
         """
@@ -307,7 +310,7 @@ class Ranks:
         started = time.monotonic()
         for tp_rank in range(case.tp_size):
             head, arrays = _orders(case, tp_rank, count, reference)
-            generation.peers[tp_rank + spec.bystanders].send(head, arrays)
+            generation.peers[tp_rank + spec.bystanders].send({**head, "graph": graph}, arrays)
         run = self._collect(generation, limit)
         self.seconds_in_runs += time.monotonic() - started
         if not run.complete:
