@@ -134,9 +134,8 @@ def serve(launch: Launch) -> int:
     process = start_supervisor(launch, hub, folder=None)
 
     def end(number: int, frame: Any) -> None:
+        # Only the lifeline is cut: the wait below, which this interrupted, holds the lock that another would need.
         process.stdin.close()  # type: ignore[union-attr]
-        process.wait()
-        os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
     return process.wait()

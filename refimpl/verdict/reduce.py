@@ -7,6 +7,7 @@ smaller case is kept only if the ranks fail on it in the same way.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ _MANY_REPEATS = 64
 _REPEATED_VALUES = 1 << 22
 _GENERATIONS = 3
 _PROBED_ROWS = 64
+_AFTER_REPEATS_SECONDS = 5.0
 # One cause shows now as this, now as that: the first of these that was seen names it.
 _PRECEDENCE = (Kind.DIED, Kind.RAISED_ON_SOME_RANKS, Kind.RAISED, Kind.HANG)
 
@@ -145,6 +147,10 @@ def _more_rows(search: _Search, counterexample: Counterexample) -> list[Observat
     return [Observation(case, run, search.tie_rule)]
 
 
+class _TimeUp(Exception):
+    """The budget of the search is spent: what is smallest now stays so."""
+
+
 class _Search:
     """The smallest case so far, and the ranks it is asked of."""
 
@@ -202,20 +208,22 @@ class _Search:
         self.fresh = True
         self._rejected.clear()
 
-    def accept(self, case: Case, *, fresh: bool = False) -> bool:
-        """Make the case the smallest so far if the ranks fail on it in the same way."""
-        if case.digest in self._rejected or time.monotonic() > self.deadline:
+    def accept(self, case: Case) -> bool:
+        """Make the case the smallest so far if the ranks fail on it in the same way. Raises _TimeUp."""
+        if time.monotonic() > self.deadline:
+            raise _TimeUp
+        if case.digest in self._rejected:
             return False
-        if self._fails(case, fresh=fresh or self.fresh):
+        if self.fails(case, fresh=self.fresh):
             return True
         self._rejected.add(case.digest)
         return False
 
     def fails_again(self) -> bool:
         """Whether the smallest case fails on fresh ranks, however much time is left."""
-        return self._fails(self.case, fresh=True)
+        return self.fails(self.case)
 
-    def _fails(self, case: Case, *, fresh: bool) -> bool:
+    def fails(self, case: Case, *, fresh: bool = True) -> bool:
         try:
             run, judgement = self.ask(case, fresh=fresh)
         except PathUnusable:
@@ -230,26 +238,27 @@ class _Search:
 
     def passes(self) -> bool:
         """Make every part smaller in turn. False where the case stopped failing on fresh ranks: state is at work."""
-        for number in range(_ROUNDS):
-            before = self.case.digest
-            self._fewer_calls()
-            for positions in self._alone_and_together(lambda call: call.batch):
-                self._fewer_rows(positions)
-            if number == 0 and not self.fresh and not self.fails_again():
-                return False
-            for position in self._positions():
-                self._plainer_table(position)
-            for positions in self._alone_and_together(lambda call: call.layout):
-                self._fewer_columns(positions)
-            for positions in self._alone_and_together(lambda call: call.layout.padded_size):
-                self._less_padding(positions)
-            for position in self._positions():
-                self._plainer_padding(position)
-                self._plainer_values(position)
-            self._fewer_ranks()
-            self._fewer_bystanders()
-            if self.case.digest == before or time.monotonic() > self.deadline:
-                break
+        with contextlib.suppress(_TimeUp):
+            for number in range(_ROUNDS):
+                before = self.case.digest
+                self._fewer_calls()
+                for positions in self._alone_and_together(lambda call: call.batch):
+                    self._fewer_rows(positions)
+                if number == 0 and not self.fresh and not self.fails_again():
+                    return False
+                for position in self._positions():
+                    self._plainer_table(position)
+                for positions in self._alone_and_together(lambda call: call.layout):
+                    self._fewer_columns(positions)
+                for positions in self._alone_and_together(lambda call: call.layout.padded_size):
+                    self._less_padding(positions)
+                for position in self._positions():
+                    self._plainer_padding(position)
+                    self._plainer_values(position)
+                self._fewer_ranks()
+                self._fewer_bystanders()
+                if self.case.digest == before:
+                    break
         return self.fresh or self.fails_again()
 
     def _positions(self) -> list[int]:
@@ -439,7 +448,9 @@ class _Search:
 def _cut_down(search: _Search, budget_seconds: float) -> None:
     """Live ranks are quick; where that feigns a failure, since state is at work, every try gets fresh ones."""
     case, run, finding = search.case, search.run, search.finding
-    if not search.passes() or (search.case is case and not _is_small(case)):
+    feigned = not search.passes()
+    fruitless = search.case is case and not _is_small(case) and time.monotonic() < search.deadline
+    if feigned or fruitless:
         search.start_over(case, run, finding)
         search.deadline = max(search.deadline, time.monotonic() + budget_seconds)
         search.passes()
@@ -701,10 +712,9 @@ def _at_a_fixed_call(search: _Search, case: Case, finding: Finding, confirmed_ha
     """The case, one call again and again, fails twice alike: as few repeats as it takes, then smaller."""
     low, high = 1, len(case.calls)
     search.start_over(case, None, finding)
-    search.deadline += 5.0
     while low < high:
         middle = (low + high) // 2
-        if search.accept(replace(case, calls=case.calls[:middle])):
+        if search.fails(replace(case, calls=case.calls[:middle])):
             high = middle
         else:
             low = middle + 1
@@ -713,6 +723,7 @@ def _at_a_fixed_call(search: _Search, case: Case, finding: Finding, confirmed_ha
         answers = (f"at first: {finding.message}", "run again on fresh ranks: no failure")
         search.run = search.run or search.ask(search.case, fresh=True)[0]
         return _counterexample(search, Kind.NONDETERMINISTIC, answers=answers)
+    search.deadline = max(search.deadline, time.monotonic() + _AFTER_REPEATS_SECONDS)
     search.passes()
     if search.finding.kind is Kind.HANG and not _confirm_hang(search, confirmed_hangs):
         return _counterexample(search, confirmed=False)
