@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -20,6 +20,8 @@ from refimpl.verdict.reduce import Counterexample, reduce_failure
 _REPEAT_EVERY = 24
 _REDUCED_PER_CASE = 3
 _SHORT_LIMIT = 0.3
+# Cases before a failure that may have led to it; few, since the reducer runs them again.
+_REMEMBERED = 12
 _SECONDS_PER_VALUE = 2e-7
 
 
@@ -102,6 +104,7 @@ class Checker:
         self._session = session
         self._ranks = session.ranks
         self._hang_seen = False
+        self._earlier: deque[Case] = deque(maxlen=_REMEMBERED)
         self.path = path
         self.tp_size = tp_size
         self.property_id = property_id
@@ -135,11 +138,12 @@ class Checker:
             tally.refused += 1
             tally.refusals[judgement.refused] += 1
         if judgement.holds:
+            self._earlier.append(case)
             tally.rows.add(judgement.tally)
             self.compared += judgement.tally.calls
             self._end(case, "refused" if judgement.refused is not None else "holds")
             return judgement
-        failure = self._reduce(case, judgement.findings, tie_rule)
+        failure = self._reduce(case, run, judgement.findings, tie_rule)
         if failure is None:
             # A wait that ran out at the short limit, and was none at the full one.
             self._hang_seen = False
@@ -218,12 +222,12 @@ class Checker:
                 kind = Kind.NONDETERMINISTIC
                 judgement.findings.append(Finding(kind, kind.value, index, message, tuple(int(r) for r in rows)))
 
-    def _reduce(self, case: Case, findings: list[Finding], tie_rule: str) -> Failure | None:
+    def _reduce(self, case: Case, run: Run, findings: list[Finding], tie_rule: str) -> Failure | None:
         found: dict[str, Counterexample] = {}
         for finding in findings[:_REDUCED_PER_CASE]:
             if finding.kind is Kind.HANG:
                 self._hang_seen = True
-            counterexample = self._smallest(case, finding, tie_rule)
+            counterexample = self._smallest(case, run, finding, tie_rule)
             if counterexample.confirmed:
                 found.setdefault(counterexample.identity, counterexample)
         if not found:
@@ -231,18 +235,25 @@ class Checker:
         first, *others = found.values()
         return FAILURES[first.kind](first, tuple(others))
 
-    def _smallest(self, case: Case, finding: Finding, tie_rule: str) -> Counterexample:
-        hangs = self._session.confirmed_hangs
+    def _smallest(self, case: Case, run: Run, finding: Finding, tie_rule: str) -> Counterexample:
         try:
             return self._guarded(
-                lambda: reduce_failure(self._ranks, self.path, case, finding, tie_rule=tie_rule, confirmed_hangs=hangs),
+                lambda: reduce_failure(
+                    self._ranks,
+                    self.path,
+                    case,
+                    finding,
+                    tie_rule=tie_rule,
+                    confirmed_hangs=self._session.confirmed_hangs,
+                    observed=run if run.limit >= self._ranks.limit else None,
+                    earlier=tuple(self._earlier),
+                ),
                 case,
             )
         except Unknown:
             raise
         except Exception as error:
             # What was seen on the ranks stays a failure, whatever happened to us on the way to a smaller one.
-            run = self.run(case)
             return Counterexample(
                 kind=finding.kind,
                 identity=finding.identity,

@@ -134,7 +134,10 @@ def main() -> int:
     options = parser.parse_args()
     explained: dict[str, dict[str, str]] = json.loads(SURVIVORS.read_text()) if SURVIVORS.exists() else {}
     unexplained = 0
-    with tempfile.TemporaryDirectory(prefix="argmax-parity-mutation-") as folder, Ranks(backend="gloo", limit=2.0) as ranks:
+    with (
+        tempfile.TemporaryDirectory(prefix="argmax-parity-mutation-") as folder,
+        Ranks(backend="gloo", limit=2.0) as ranks,
+    ):
         session = Session(ranks, Journal(Path(folder) / "journal", "mutation"))
         for path in options.paths:
             killed = survived = 0
@@ -158,7 +161,10 @@ def main() -> int:
                 print(f"{path}: survives: {what}\n    {reason or 'NOT EXPLAINED'}", flush=True)
             if not options.list:
                 total = killed + survived
-                print(f"{path}: {killed} of {total} killed ({killed / total:.0%}), {time.monotonic() - start:.0f} s", flush=True)
+                print(
+                    f"{path}: {killed} of {total} killed ({killed / total:.0%}), {time.monotonic() - start:.0f} s",
+                    flush=True,
+                )
         session.journal.close(0)
     return 1 if unexplained else 0
 

@@ -28,7 +28,7 @@ _TOP = np.iinfo(np.int64).max
 _BOTTOM = np.iinfo(np.int64).min
 _NO_TOKEN = np.iinfo(np.int64).min
 _BELIEVED_FROM = 0.9
-_COMPARED_ROWS = 1024
+_COMPARED_CALLS = 4
 _COMPARED_VALUES = 1 << 19
 _WIDE_VALUES = 1 << 22  # of more values only those of the shards' winners are looked at
 
@@ -103,6 +103,7 @@ class _Rows:
     observed: np.ndarray  # (tp_size, batch)
     previous: np.ndarray | None = None  # right tokens of the call before, where it has the same batch
     bystanders: int = 0
+    is_part: bool = False
 
     @cached_property
     def order(self) -> np.ndarray:
@@ -200,24 +201,26 @@ def _rows(observation: Observation, index: int, chosen: np.ndarray | None = None
     if chosen is not None:
         call, observed = call.rows(chosen), observed[:, chosen]
         previous = None if previous is None else previous[chosen]
-    return _Rows(call, observation.tie_rule, observed, previous, observation.case.bystanders)
+    return _Rows(call, observation.tie_rule, observed, previous, observation.case.bystanders, chosen is not None)
 
 
 def _sample(observation: Observation) -> list[_Rows]:
-    """Rows of each call, in one piece from the start: some hypotheses are about a row's place in the batch."""
+    """The last few calls, of a big one its first rows."""
     found = []
-    for index, call in enumerate(observation.case.calls):
-        number = min(call.batch, _COMPARED_ROWS, max(64, _COMPARED_VALUES // call.layout.vocab_size))
+    for index, call in list(enumerate(observation.case.calls))[-_COMPARED_CALLS:]:
+        number = min(call.batch, max(64, _COMPARED_VALUES // call.layout.vocab_size))
         rows = _rows(observation, index, None if number == call.batch else np.arange(number))
         if rows is not None and number:
             found.append(rows)
-    return found[:4]
+    return found
 
 
 def _share(hypothesis: _Hypothesis, samples: Sequence[_Rows]) -> float:
     """Of the rows on which the ranks or the hypothesis are wrong, the part on which they agree."""
     telling = agreeing = 0
     for rows in samples:
+        if rows.is_part and hypothesis.obligation == "O6":
+            continue  # a model of the whole batch
         predicted = np.broadcast_to(hypothesis.predict(rows), rows.observed.shape)
         tells = (predicted != rows.right).any(axis=0) | (rows.observed != rows.right).any(axis=0)
         telling += int(tells.sum())

@@ -105,13 +105,15 @@ def reduce_failure(
     hangs = set() if confirmed_hangs is None else confirmed_hangs
     try:
         run, judgement = search.ask(case, fresh=True)
+        search.seen.append(Observation(case, run, tie_rule))
         again = search.same(case, judgement)
         if again is None:
-            return _explained(_not_again(search, run, hangs, observed, earlier), [])
-        search.run, search.finding = run, again
-        _cut_down(search, budget_seconds)
-        counterexample = _named(search, hangs)
-        return _explained(counterexample, [Observation(case, run, tie_rule), *_more_rows(search, counterexample)])
+            counterexample = _not_again(search, run, hangs, observed, earlier)
+        else:
+            search.run, search.finding = run, again
+            _cut_down(search, budget_seconds)
+            counterexample = _named(search, hangs)
+        return _explained(counterexample, [*search.seen, *_more_rows(search, counterexample)])
     finally:
         ranks.retire()  # what these cases left in the path must not reach the next one
 
@@ -166,6 +168,7 @@ class _Search:
         self.deadline = deadline
         self.fresh = False
         self.tries = 0
+        self.seen: list[Observation] = []  # what the ranks did with bigger cases
         self._hang_seen = False
         self._rejected: set[str] = set()
 
@@ -675,6 +678,7 @@ def _not_again(
         run, judgement = search.ask(history, fresh=True, limit=search.ranks.limit)
         found = search.same(history, judgement)
         if found is not None:
+            search.seen.append(Observation(history, run, search.tie_rule))
             search.start_over(history, run, found)
             search.passes()
             return _named(search, confirmed_hangs)
@@ -686,6 +690,7 @@ def _not_again(
         findings = [search.same(many, judgement) for _, judgement in asked]
         if findings == [None, None]:
             continue
+        search.seen.append(Observation(many, asked[0][0], search.tie_rule))
         patterns = [pattern for run, _ in asked if (pattern := _tokens(run)) is not None]
         differing = _differing(patterns) if len(patterns) == 2 else ()
         if findings[0] is not None and findings[1] is not None and not differing:
