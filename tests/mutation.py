@@ -1,7 +1,7 @@
 """Automatic mutation of the shipped local paths: ``python -m tests.mutation [PATH ...] [--list]``.
 
 Each mutant is a path's source with one node of its syntax tree changed. It is run as an adopter's path would be, by the
-properties, on real ranks; whatever makes a property red kills it. Survivors are printed with their one changed line; the
+properties, on real ranks; whatever makes a property red kills it. Survivors are printed with their changed line; the
 explained ones stand in ``tests/mutation_survivors.json``, so that a new one is noticed (exit status 1).
 
 A small tool rather than a mutation framework: those change a package in place and run a test command per mutant, which

@@ -59,7 +59,7 @@ def test_words_and_patterns(dtype: str) -> None:
 
 @pytest.mark.parametrize("word", ["nan:0x3f80", "nan:0x", "1.0000001", "many", None, True, [1]])
 def test_words_that_are_no_bfloat16(word: object) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"no value|no number|no NaN|invalid literal|could not convert"):
         bits.parse(word, "bfloat16")
 
 
@@ -117,7 +117,7 @@ BROKEN = {
 def test_a_broken_case_file_is_one_sentence_naming_it(what: str, tmp_path: Path) -> None:
     file = tmp_path / "case.json"
     file.write_text(BROKEN[what])
-    with pytest.raises(CaseError, match="case.json: ") as caught:
+    with pytest.raises(CaseError, match=r"case\.json: ") as caught:
         Case.load(file)
     assert "\n" not in str(caught.value)
 

@@ -29,7 +29,14 @@ def environment() -> dict[str, str]:
 
 def run(*arguments: str, cwd: Path = ROOT, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        arguments, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
+        arguments,
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
 
 

@@ -79,7 +79,7 @@ def test_nothing_is_ever_unpickled(pair: tuple[socket.socket, socket.socket]) ->
     left, right = pair
     head = b'{"arrays": [["|O", [1]]]}'
     left.sendall(struct.pack("!4sIQ", b"apx1", len(head), 8) + head + b"x" * 8)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="OBJECT array"):
         wire.Receiver(right).available()
 
 
