@@ -20,8 +20,9 @@ from refimpl.verdict.reduce import Counterexample, reduce_failure
 _REPEAT_EVERY = 24
 _REDUCED_PER_CASE = 3
 _SHORT_LIMIT = 0.3
-# Cases before a failure that may have led to it; few, since the reducer runs them again.
-_REMEMBERED = 12
+# Cases before a failure that may have led to it. Wide ones are not kept: they cost memory, and the reducer's time.
+_REMEMBERED = 48
+_REMEMBERED_VALUES = 1 << 18
 _SECONDS_PER_VALUE = 2e-7
 
 
@@ -61,9 +62,10 @@ class PathTally:
 class Session:
     """What the checks of one driver share."""
 
-    def __init__(self, ranks: Ranks, journal: Journal) -> None:
+    def __init__(self, ranks: Ranks, journal: Journal, reduce_seconds: float = 20.0) -> None:
         self.ranks = ranks
         self.journal = journal
+        self.reduce_seconds = reduce_seconds
         self.tallies: dict[tuple[str, int], PathTally] = {}
         self.notes: list[str] = []
         self.failed: dict[tuple[str, str, str], Failure] = {}
@@ -138,7 +140,8 @@ class Checker:
             tally.refused += 1
             tally.refusals[judgement.refused] += 1
         if judgement.holds:
-            self._earlier.append(case)
+            if sum(call.logits.size for call in case.calls) <= _REMEMBERED_VALUES:
+                self._earlier.append(case)
             tally.rows.add(judgement.tally)
             self.compared += judgement.tally.calls
             self._end(case, "refused" if judgement.refused is not None else "holds")
@@ -244,6 +247,7 @@ class Checker:
                     case,
                     finding,
                     tie_rule=tie_rule,
+                    budget_seconds=self._session.reduce_seconds,
                     confirmed_hangs=self._session.confirmed_hangs,
                     observed=run if run.limit >= self._ranks.limit else None,
                     earlier=tuple(self._earlier),

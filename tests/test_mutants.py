@@ -29,7 +29,7 @@ _LATE = ("test_metamorphic", "test_uniform_collectives", "test_communication")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     with Ranks(backend="gloo", limit=_RANK_TIMEOUT) as ranks:
         journal = Journal(tmp_path_factory.mktemp("journal"), "mutants")
-        yield Session(ranks, journal)
+        yield Session(ranks, journal, reduce_seconds=8.0)
         journal.close(0)
 
 

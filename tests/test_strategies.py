@@ -55,7 +55,7 @@ def each(strategy: st.SearchStrategy[Any], test: Callable[[Any], None]) -> None:
     some(given(strategy)(test))()
 
 
-def reaches(strategy: st.SearchStrategy[Any], wanted: Callable[[Any], bool], draws: int = 200) -> None:
+def reaches(strategy: st.SearchStrategy[Any], wanted: Callable[[Any], bool], draws: int = 300) -> None:
     """Within so many draws something wanted comes."""
     try:
         find(strategy, wanted, settings=settings(some, max_examples=draws))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from refimpl.vocab.layouts import Layout, even_layout, layout_from_sizes, padded_layout
 
 # The first one is in every run of a property: wide enough for uneven shards. Fewer ids than ranks come often enough.
-SMALL = (23, *range(1, 65), 1, 1, 2, 2, 3, 5)
+SMALL = (23, *range(1, 65), 1, 1, 1, 1, 2, 2, 3, 5)
 # One column short of a block of vector lanes, threads or a warp's tile, the block itself, and one more.
 BLOCK_EDGES = (300, 127, 128, 129, 255, 256, 257, 513, 1023, 1024, 1025, 2051, 4095, 4096, 4097)
 # BERT, Llama 2, GPT-2, Llama 3, Qwen 3, Gemma 3.

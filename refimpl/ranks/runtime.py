@@ -28,7 +28,7 @@ from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck, from_wire
 _SUPERVISORS_SECONDS = 150.0
 _START_SECONDS = 120.0
 _GONE_SECONDS = 10.0
-# After one rank raised or died, how long the others get to show whether they do so as well.
+# After one rank raised, refused or died, how long the others get to show whether they do so as well.
 _GRACE_SECONDS = 0.1
 
 
@@ -359,8 +359,9 @@ class Ranks:
             return [rank for rank in members if rank not in outcomes and rank not in generation.died]
 
         def fault_seen() -> bool:
-            raised = any(call.status == "raised" for outcome in outcomes.values() for call in outcome.calls)
-            return raised or bool(generation.died)
+            ended = ("raised", "refused", "wrong form")
+            left_early = any(call.status in ended for outcome in outcomes.values() for call in outcome.calls)
+            return left_early or bool(generation.died)
 
         def settled() -> bool:
             return bool(broken or self._lost) or not pending()
@@ -369,7 +370,7 @@ class Ranks:
         wait_for(self._hub, limit, lambda: settled() or fault_seen(), take)
         stacks: dict[int, str] = {}
         if not settled() and fault_seen():
-            # The others may raise as well, a little later. A rank that waits in a collective will not.
+            # The others may do the same, a little later. A rank that waits in a collective will not.
             while not settled() and time.monotonic() - start < limit:
                 wait_for(self._hub, _GRACE_SECONDS, settled, take)
                 if not settled():
