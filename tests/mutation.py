@@ -20,11 +20,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hypothesis import settings
+
 from refimpl.loading import SHIPPED_PATHS
+from refimpl.pytest_plugin import PROFILES
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Session, Unknown
-from tests.test_mutants import failures
+
+# Before the properties are imported, which take their sizes from the profile of that moment.
+settings.load_profile(next(iter(PROFILES)))
+
+from tests.test_mutants import failures  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SURVIVORS = Path(__file__).with_name("mutation_survivors.json")

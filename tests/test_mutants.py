@@ -22,7 +22,8 @@ from refimpl.session import Checker, Failure, Session
 from tests.mutants import Mutant, all_mutants
 
 _RANK_TIMEOUT = 2.0
-_LATE = ("test_metamorphic", "test_uniform_collectives", "test_communication")
+_FIRST = ("test_token_parity", "test_tie_rule", "test_specials", "test_padding", "test_rank_agreement")
+_LAST = ("test_metamorphic", "test_uniform_collectives", "test_communication")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,8 @@ def _properties() -> list[tuple[str, Callable[..., Any]]]:
     """Every property that is about generated rows: the broad and quick files first, those of many calls last."""
     files = {module.name for module in pkgutil.iter_modules(properties.__path__) if module.name.startswith("test_")}
     found = []
-    for file in sorted(files, key=lambda name: (_LATE.index(name) if name in _LATE else -1, name)):
+    order = [*_FIRST, *sorted(files - {*_FIRST, *_LAST}), *_LAST]
+    for file in order:
         for name, function in inspect.getmembers(importlib.import_module(f"properties.{file}"), inspect.isfunction):
             marks = {mark.name for mark in getattr(function, "pytestmark", [])}
             if name.startswith("test_") and hasattr(function, "hypothesis") and "needs_cuda" not in marks:

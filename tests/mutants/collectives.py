@@ -145,6 +145,7 @@ def asynchronous_extra_collective(local_logits, shard, group, d2t=None):
 @mutant(
     kinds={Kind.WRONG_MAXIMUM, Kind.RANK_DISAGREEMENT, Kind.NONDETERMINISTIC},
     seen="reasoned",
+    small="a race, which a smaller case may win",
     also={Kind.NAN_RULE, Kind.WRONG_TIE, Kind.ALL_NEG_INF_ROW},
 )
 def gathered_buffer_read_too_soon(local_logits, shard, group, d2t=None):

@@ -119,6 +119,7 @@ _starts: dict[tuple[int, int], int] = {}
 @mutant(
     kinds={Kind.ROW_DEPENDENCE, Kind.NONDETERMINISTIC},
     seen="reasoned (captured graphs keep what they were captured with)",
+    small="two calls of two layouts; a long history is cut as far as the time allows",
     also=STALE,
 )
 def offset_kept_from_the_first_call(local_logits, shard, group, d2t=None):
