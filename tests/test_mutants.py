@@ -21,7 +21,7 @@ from refimpl.ranks.runtime import Ranks
 from refimpl.session import Checker, Failure, Session
 from tests.mutants import Mutant, all_mutants
 
-_RANK_TIMEOUT = 2.0
+_RANK_TIMEOUT = 4.0
 _FIRST = ("test_token_parity", "test_tie_rule", "test_specials", "test_padding", "test_rank_agreement")
 _LAST = ("test_metamorphic", "test_uniform_collectives", "test_communication")
 
@@ -44,7 +44,8 @@ def _properties() -> list[tuple[str, Callable[..., Any]]]:
             marks = {mark.name for mark in getattr(function, "pytestmark", [])}
             if name.startswith("test_") and hasattr(function, "hypothesis") and "needs_cuda" not in marks:
                 found.append((f"{file}::{name}", function))
-    return found
+    # A case of 2**24 columns is too wide to be cut down: only for what nothing smaller shows.
+    return sorted(found, key=lambda entry: "beyond" in entry[0])
 
 
 PROPERTIES = _properties()
