@@ -38,7 +38,12 @@ def last_column_wins_ties_of_wide_shards(local_logits, shard, group, d2t=None):
     return parts.finish(*parts.shard_winner(local_logits, shard, pick), group, d2t)
 
 
-@mutant(kinds={Kind.WRONG_TIE}, seen="KsanaLLM greedy.cu (thread-strided scan)", also={Kind.ALL_NEG_INF_ROW})
+@mutant(
+    kinds={Kind.WRONG_TIE},
+    seen="KsanaLLM greedy.cu (thread-strided scan)",
+    small="lanes meet at the fifth column of a shard, and removing a column before it moves both",
+    also={Kind.ALL_NEG_INF_ROW},
+)
 def lower_lane_wins_ties(local_logits, shard, group, d2t=None):
     """Four lanes stride through the shard and the lower lane wins a tie: column 4 before column 1."""
 
