@@ -26,7 +26,9 @@ def neg_inf(dtype: str) -> int:
 def decode(bits: np.ndarray, dtype: str, as_type: type = np.float64) -> np.ndarray:
     """Bit patterns to values; float32 and float64 both hold every value of the three dtypes exactly."""
     if dtype == "bfloat16":
-        values = (bits.astype(np.uint32) << 16).view(np.float32)
+        wide = bits.astype(np.uint32)
+        wide <<= 16
+        values = wide.view(np.float32)
     elif dtype == "float16":
         values = np.ascontiguousarray(bits).view(np.float16)
     else:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from refimpl import bits
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/case/1"
+_SAFETENSORS_DTYPES = {"uint32": "U32", "uint16": "U16", "int64": "I64"}
 
 
 class CaseError(ValueError):
@@ -153,14 +153,31 @@ class Case:
 
     # -- safetensors: any case, quick --------------------------------------------------------------
 
-    def to_bytes(self, note: dict[str, str]) -> bytes:
-        tensors = {}
-        for index, call in enumerate(self.calls):
-            tensors[f"{index}.logits"] = np.ascontiguousarray(call.logits)
-            if call.d2t is not None:
-                tensors[f"{index}.d2t"] = np.ascontiguousarray(call.d2t)
+    def to_buffers(self, note: dict[str, str]) -> list[bytes | memoryview]:
+        """The case as a safetensors file in parts: the header's length, the header, then every array as it lies in
+        memory, without a copy."""
         head = {"format": FORMAT, "bystanders": self.bystanders, "calls": [_call_head(call) for call in self.calls]}
-        return save(tensors, metadata={"case": json.dumps(head), **note})
+        entries: dict[str, Any] = {"__metadata__": {"case": json.dumps(head), **note}}
+        data: list[bytes | memoryview] = []
+        offset = 0
+        for index, call in enumerate(self.calls):
+            for name, given in (("logits", call.logits), ("d2t", call.d2t)):
+                if given is None:
+                    continue
+                array = np.ascontiguousarray(given)
+                dtype = _SAFETENSORS_DTYPES[array.dtype.name]
+                span = [offset, offset + array.nbytes]
+                entries[f"{index}.{name}"] = {"dtype": dtype, "shape": array.shape, "data_offsets": span}
+                if array.nbytes:
+                    data.append(array.reshape(-1).view(np.uint8).data)
+                offset = span[1]
+        header = json.dumps(entries).encode()
+        header += b" " * (-len(header) % 8)
+        return [len(header).to_bytes(8, "little"), header, *data]
+
+    def to_bytes(self, note: dict[str, str]) -> bytes:
+        """The case and what is noted beside it as one safetensors file."""
+        return b"".join(self.to_buffers(note))
 
     @classmethod
     def load(cls, path: Path) -> tuple[Case, dict[str, Any]]:

@@ -22,7 +22,9 @@ def tied_set(row: np.ndarray) -> np.ndarray:
 
 
 def oracle_tokens(values: np.ndarray, d2t: np.ndarray | None = None) -> np.ndarray:
-    """Token ids of float64 ``(batch, vocab_size)`` rows: int64 ``(batch,)``, the lowest id of each row's tied set.
+    """Token ids of float rows: ``(batch, vocab_size)`` gives int64 ``(batch,)``, the lowest id of each row's tied set.
+
+    float32 and float64 both hold the three logits dtypes exactly.
 
     ``d2t``: int64 ``(vocab_size,)`` offsets, injective, no target negative; then ids are targets, and a row that is all
     -inf gives filler id 0.

@@ -126,9 +126,10 @@ class Checker:
 
     def __call__(self, case: Case, tie_rule: str = "target_id") -> Judgement:
         """Run a case and judge it. Raises a `Failure` with minimal cases, or `Unknown`."""
-        key = (self.path, case.digest, tie_rule)
-        if key in self._session.failed:
-            raise self._session.failed[key]  # Hypothesis shows a failure by running it again
+        if self._session.failed:  # a digest takes as long as the verdict on a wide case
+            known = self._session.failed.get((self.path, case.digest, tie_rule))
+            if known is not None:
+                raise known  # Hypothesis shows a failure by running it again
         run = self.run(case)
         judgement = self._judge(case, run, tie_rule)
         tally = self._session.tally(self.path, self.tp_size)
@@ -151,7 +152,7 @@ class Checker:
             # A wait that ran out at the short limit, and was none at the full one.
             self._hang_seen = False
             return self(case, tie_rule)
-        self._session.failed[key] = failure
+        self._session.failed[self.path, case.digest, tie_rule] = failure
         for counterexample in failure.counterexamples:
             tally.kinds[counterexample.identity] += 1
         self._end(case, "fails", kinds=[c.identity for c in failure.counterexamples])

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -390,8 +391,14 @@ def test_the_journal_keeps_a_line_a_case(tmp_path: Path) -> None:
     journal.begin(case, {"property": "p"})
     assert (journal.folder / "running.safetensors").exists()
     journal.end(case, {"property": "p"}, "holds")
+    longer = Case((replace(case.calls[0], logits=np.repeat(case.calls[0].logits, 50, axis=0)),))
+    for running in (longer, case):  # a shorter one after a longer one leaves nothing of it
+        journal.begin(running, {"property": "q"})
+        assert Case.load(journal.folder / "running.safetensors")[0].digest == running.digest
+    journal.end(case, {"property": "q"}, "fails")
     journal.close(0)
     lines = [json.loads(line) for line in (journal.folder / "journal.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines] == ["case", "end"]
-    assert lines[0]["digest"] == case.digest and lines[0]["outcome"] == "holds"
+    assert [line["event"] for line in lines] == ["case", "case", "end"]
+    assert lines[0]["outcome"] == "holds"
+    assert lines[1]["outcome"] == "fails" and lines[1]["digest"] == case.digest
     assert not (journal.folder / "running.safetensors").exists()

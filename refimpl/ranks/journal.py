@@ -1,6 +1,6 @@
 """The write-ahead journal: a case is on disk before it runs, so that not even a killed driver loses it.
 
-    .argmax-parity/runs/<run>/journal.jsonl          one line a case, as it ended
+    .argmax-parity/runs/<run>/journal.jsonl          one line a case, as it ended; the digest of those that did not hold
     .argmax-parity/runs/<run>/running.safetensors    the case that runs now; gone when the run ended in order
     .argmax-parity/cases/<kind>-<digest>.json        minimal failing cases, for ``argmax-parity replay``
 
@@ -33,19 +33,33 @@ class Journal:
         self.folder.mkdir(parents=True)
         (root / ".gitignore").write_text("*\n")
         self._running = self.folder / "running.safetensors"
+        self._file = os.open(self._running, os.O_RDWR | os.O_CREAT, 0o644)
         self._lines = (self.folder / "journal.jsonl").open("a", buffering=1)
         self._number = 0
         for old in sorted(runs.iterdir())[:-_KEPT_RUNS]:
             shutil.rmtree(old, ignore_errors=True)
 
     def begin(self, case: Case, note: dict[str, str]) -> None:
+        """Put the case in the place of the one before: in the same file, whose pages the system then need not free.
+
+        The length of the header comes last. A driver that is killed before that was running no case.
+        """
         self._number += 1
-        new = self._running.with_suffix(".new")
-        new.write_bytes(case.to_bytes(note))
-        new.replace(self._running)
+        length, *rest = case.to_buffers(note)
+        os.pwrite(self._file, bytes(8), 0)
+        size = 8
+        for part in rest:
+            view = memoryview(part)
+            while view:
+                written = os.pwrite(self._file, view, size)
+                size, view = size + written, view[written:]
+        os.ftruncate(self._file, size)
+        os.pwrite(self._file, length, 0)
 
     def end(self, case: Case, note: dict[str, str], outcome: str, **more: Any) -> None:
-        self.line("case", number=self._number, digest=case.digest, rows=case.num_rows, outcome=outcome, **note, **more)
+        if outcome not in ("holds", "refused"):
+            more["digest"] = case.digest
+        self.line("case", number=self._number, rows=case.num_rows, outcome=outcome, **note, **more)
 
     def line(self, event: str, **more: Any) -> None:
         self._lines.write(json.dumps({"event": event, "time": round(time.time(), 3), **more}) + "\n")
@@ -53,4 +67,5 @@ class Journal:
     def close(self, status: int) -> None:
         self.line("end", status=status)
         self._lines.close()
+        os.close(self._file)
         self._running.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck
 from refimpl.verdict.kinds import Kind
 
 # Rows of a call are judged in blocks of this many values, which stay in the cache.
-_BLOCK_VALUES = 1 << 20
+_BLOCK_VALUES = 1 << 17
 _CLASSIFIED_ROWS = 256
 
 
@@ -77,10 +77,10 @@ def expected(call: Call, tie_rule: str) -> Expected:
     batch = call.batch
     result = Expected(np.empty(batch, np.int64), *(np.zeros(batch, bool) for _ in range(4)))
     step = max(1, _BLOCK_VALUES // max(1, call.layout.vocab_size))
-    starts = [start for start, end in call.layout.bounds if end > start]
+    shards = [(start, end) for start, end in call.layout.bounds if end > start]
     for begin in range(0, batch, step):
         part = slice(begin, begin + step)
-        values = bits.decode(call.logits[part], call.dtype)
+        values = bits.decode(call.logits[part], call.dtype, np.float32)  # exact for all three dtypes
         if call.d2t is not None and tie_rule == "draft_id":
             draft = oracle_tokens(values)
             result.tokens[part] = draft + call.d2t[draft]
@@ -92,12 +92,11 @@ def expected(call: Call, tie_rule: str) -> Expected:
         winners = values == top[:, None]
         if result.with_nan[part].any():
             winners |= np.isnan(values)
-        counts = winners.sum(axis=1)
-        tied_rows = np.flatnonzero(counts > 1)
-        result.tied[begin + tied_rows] = True
-        if len(tied_rows):
-            shards = np.add.reduceat(winners[tied_rows], starts, axis=1, dtype=np.int64) > 0
-            result.cross_shard[begin + tied_rows] = shards.sum(axis=1) > 1
+        result.tied[part] = np.count_nonzero(winners, axis=1) > 1
+        holding = np.zeros(len(top), np.int64)
+        for start, end in shards:
+            holding += winners[:, start:end].any(axis=1)
+        result.cross_shard[part] = holding > 1
     return result
 
 
