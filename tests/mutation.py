@@ -145,7 +145,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="argmax-parity-mutation-") as folder,
         Ranks(backend="gloo", limit=2.0) as ranks,
     ):
-        session = Session(ranks, Journal(Path(folder) / "journal", "mutation"))
+        session = Session(ranks, Journal(Path(folder) / "journal", "mutation"), reduce_seconds=0.0)
         for path in options.paths:
             killed = survived = 0
             start = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -17,3 +18,11 @@ def processes_with(temporary_folder: Path) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def wait_until_gone(temporary_folder: Path, seconds: float) -> None:
+    """Return when none of them is left. Raises AssertionError with those that are after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while left := processes_with(temporary_folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)

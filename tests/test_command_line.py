@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import processes_with
+from tests.processes import processes_with, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = "properties/test_token_parity.py"
@@ -233,8 +233,5 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path) ->
         else:
             process.send_signal(number)
         process.wait(60)
-        deadline = time.monotonic() + 40
-        while processes_with(tmp_path):
-            assert time.monotonic() < deadline, processes_with(tmp_path)
-            time.sleep(0.1)
+        wait_until_gone(tmp_path, 40)
         assert not list(tmp_path.glob("argmax-parity-*"))

@@ -24,7 +24,7 @@ from refimpl.ranks.outcome import Died, Run, Stuck
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
 from refimpl.verdict.judge import judge
 from refimpl.vocab.layouts import even_layout, layout_from_sizes
-from tests.processes import processes_with
+from tests.processes import processes_with, wait_until_gone
 
 LIMIT = 2.0
 
@@ -348,10 +348,7 @@ def test_a_killed_driver_leaves_nothing_but_the_running_case(
     time.sleep(0.3)
     driver.send_signal(number)
     driver.wait(10)
-    deadline = time.monotonic() + 10
-    while processes_with(tmp_path):
-        assert time.monotonic() < deadline, processes_with(tmp_path)
-        time.sleep(0.05)
+    wait_until_gone(tmp_path, 10)
     assert not list(tmp_path.glob("argmax-parity-*"))
     [running] = (tmp_path / "journal" / "runs").glob("*/running.safetensors")
     case, note = Case.load(running)
