@@ -1,0 +1,75 @@
+"""Names of heads to heads: ``name`` (a file in fixtures/heads, or an entry point), ``package.module:name``,
+``file.py:name``.
+
+The driver only handles names. A head's file is imported by executors, as a path's is.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from refimpl import loading
+
+if TYPE_CHECKING:
+    from refimpl.head import Head
+
+ENTRY_POINTS = "argmax_parity.heads"
+DEFAULT = "small_eagle3"
+_FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "heads"
+
+
+class HeadError(ValueError):
+    """A head cannot be used: one sentence that names the figure, its value and what to do."""
+
+
+def shipped() -> tuple[str, ...]:
+    """Every file of fixtures/heads; nothing is imported to find out."""
+    return tuple(sorted(file.stem for file in _FOLDER.glob("*.py") if not file.stem.startswith("_")))
+
+
+def installed() -> dict[str, str]:
+    """Heads that other packages bring: name to ``package.module:name``."""
+    return {entry.name: entry.value for entry in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def expand(names: list[str]) -> tuple[str, ...]:
+    """``all`` as every shipped and installed head; every name once. Raises HeadError for a name that is none."""
+    found: list[str] = []
+    for name in names:
+        found += [*shipped(), *installed()] if name == "all" else [spelled(name)]
+    return tuple(dict.fromkeys(found))
+
+
+def spelled(name: str) -> str:
+    """A name as it is written in reports. Raises HeadError for one that is no head's, without importing anything."""
+    if ":" in name:
+        wrong = loading.check_form(name)
+        if wrong:
+            raise HeadError(wrong)
+        return name
+    short = name.replace("-", "_")
+    if short in shipped():
+        return short
+    if name in installed():
+        return name
+    close = [known for known in shipped() if short in known or known in short]
+    hint = f"did you mean {' or '.join(close[:3])}?" if close else f"one of {', '.join(shipped())}"
+    raise HeadError(f"there is no head {name!r}; give {hint} Or a head of your own as file.py:name")
+
+
+def load(name: str) -> Head:
+    """The head of a name, on an executor. Raises loading.LoadError and HeadError."""
+    from refimpl.head import Head  # with torch, which the driver does without
+
+    reference = f"fixtures.heads.{name}:head" if name in shipped() else installed().get(name, name)
+    found: Any = loading.load(reference)
+    if isinstance(found, type) and issubclass(found, Head):
+        try:
+            found = found()  # a subclass whose fields all have defaults
+        except TypeError as error:
+            raise HeadError(f"{name!r} is a class that cannot be called without arguments ({error})") from error
+    if not isinstance(found, Head):
+        raise HeadError(f"{name!r} is a {type(found).__name__}; a head is a refimpl.head.Head or a subclass of it")
+    return found if found.name else found.changed(name=name)
