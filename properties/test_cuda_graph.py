@@ -15,6 +15,8 @@ from refimpl.session import Checker
 from refimpl.verdict.judge import judge
 from refimpl.verdict.kinds import Kind
 
+pytestmark = pytest.mark.obligations("O6")
+
 
 @pytest.mark.needs_cuda
 @given(data=st.data())

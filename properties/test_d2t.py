@@ -7,6 +7,7 @@ claim (``tie_break``) or is observed; a path that maps draft ids is right by its
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from refimpl.case import Call, Case
 from refimpl.session import Checker
 from refimpl.vocab.d2t import check_table, offsets
 from refimpl.vocab.layouts import even_layout
+
+pytestmark = pytest.mark.obligations("O5")
 
 
 @given(data=st.data())

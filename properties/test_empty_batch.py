@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties.strategies import recipes, tables
 from refimpl.case import Case
 from refimpl.session import Checker
+
+pytestmark = pytest.mark.obligations("O6", "O7")
 
 
 @given(data=st.data())

@@ -23,6 +23,8 @@ from refimpl.verdict.judge import Tally, judge
 from refimpl.vocab.d2t import targets
 from refimpl.vocab.layouts import Layout, padded_layout
 
+pytestmark = pytest.mark.obligations("O1", "O3", "O4")
+
 SHIPPED = Path(__file__).resolve().parents[1] / "fixtures" / "logits" / "minilm-l6-v2.safetensors"
 _BLOCK_VALUES = 1 << 19
 

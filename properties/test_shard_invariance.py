@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from properties.strategies import recipes
 from refimpl.session import Checker
 
+pytestmark = pytest.mark.obligations("O1", "O3", "O4")
+
 
 @pytest.mark.needs_tp(2)
 @given(data=st.data())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties.strategies import recipes
 from refimpl.session import Checker
+
+pytestmark = pytest.mark.obligations("O1", "O2", "O3")
 
 
 @given(data=st.data())

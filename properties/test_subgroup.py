@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties.strategies import recipes
 from refimpl.session import Checker
+
+pytestmark = pytest.mark.obligations("O3", "O4", "O7")
 
 
 @given(data=st.data())

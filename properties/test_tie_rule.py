@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from properties.strategies import recipes
 from refimpl.session import Checker
 
+pytestmark = pytest.mark.obligations("O1", "O3")
+
 
 @given(data=st.data())
 def test_within_a_shard(check: Checker, data: st.DataObject) -> None:

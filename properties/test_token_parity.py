@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from properties.strategies import recipes
 from properties.strategies.effort import few
 from refimpl.session import Checker
+
+pytestmark = pytest.mark.obligations("O1", "O2", "O3", "O4", "O7")
 
 
 @given(data=st.data())

@@ -10,6 +10,8 @@ from properties.strategies import recipes
 from refimpl.session import Checker
 from refimpl.verdict.kinds import Kind
 
+pytestmark = pytest.mark.obligations("O7")
+
 
 @pytest.mark.needs_tp(2)
 @given(data=st.data())

@@ -27,6 +27,9 @@ from refimpl.session import Checker, Failure, Session, Unknown
 from refimpl.verdict import report as reports
 from refimpl.verdict.judge import judge
 from refimpl.verdict.kinds import Kind
+from refimpl.verdict.obligations import CONTRACT, Evidence, Ledger, Status
+from refimpl.verdict.obligations import render as render_ledger
+from refimpl.verdict.reduce import Counterexample
 from refimpl.vocab.layouts import even_layout
 
 if TYPE_CHECKING:
@@ -253,6 +256,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_tp(n): the property needs tp_size n or more")
+    config.addinivalue_line("markers", "obligations(O1, ...): what rows that hold are evidence for, see the ledger")
     config.addinivalue_line("markers", "needs_cuda: the property runs on nccl only")
     config.stash[SUMMARIES] = []
     if getattr(config.option, "hypothesis_profile", None) is None and is_for_this_project(
@@ -422,28 +426,56 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """The one-screen report in place of a traceback through Hypothesis and the suite."""
     result: pytest.TestReport = yield
     error = call.excinfo.value if call.excinfo is not None else None
-    if isinstance(error, Failure) and result.outcome == "failed":
-        checker = item.stash[CheckTarget.CHECKER]
+    checker = item.stash.get(CheckTarget.CHECKER, None)
+    if checker is None or call.when != "call":
+        return result
+    ledger = item.config.stash[SESSION].ledger
+    if isinstance(error, Failure):
         journal = item.config.stash[SESSION].journal
         texts = []
         for counterexample in error.counterexamples:
             file = reports.write_case(
                 counterexample, journal.cases, property_id=item.nodeid, path=checker.path, backend=checker.backend
             )
+            ledger.add(_refutation(checker, counterexample, _shown(file)))
             texts.append(
                 reports.render(
                     counterexample,
                     property_id=item.nodeid,
-                    head=None,
+                    head=checker.head,
                     path=checker.path,
                     backend=checker.backend,
                     replay_command=f"argmax-parity replay {_shown(file)}",
                 )
             )
-        result.longrepr = "\n\n".join(texts)
-    elif isinstance(error, Unknown) and result.outcome == "failed":
-        result.longrepr = f"UNKNOWN: {error}\nThis says nothing about the path; the property was not decided."
+        if result.outcome == "failed":
+            result.longrepr = "\n\n".join(texts)
+        return result
+    named = [name for mark in item.iter_markers("obligations") for name in mark.args]
+    if isinstance(error, Unknown):
+        for name in named:
+            ledger.add(checker.evidence(name, Status.UNKNOWN, scope=str(error)))
+        if result.outcome == "failed":
+            result.longrepr = f"UNKNOWN: {error}\nThis says nothing about the path; the property was not decided."
+    elif error is None or isinstance(error, pytest.skip.Exception):
+        for evidence in checker.proofs:
+            ledger.add(evidence)
+        for name in set(named) - {evidence.obligation for evidence in checker.proofs}:
+            if checker.rows:
+                ledger.add(checker.evidence(name, Status.TESTED, count=checker.rows, seconds=round(call.duration, 3)))
+            elif checker.refused is not None:
+                ledger.add(checker.evidence(name, Status.NOT_RUN, scope=f"refused: {checker.refused}"))
     return result
+
+
+def _refutation(checker: Checker, counterexample: Counterexample, witness: str) -> Evidence:
+    kind = counterexample.kind
+    # A reference that NumPy contradicts says nothing about the path, but nothing can be held against it either.
+    status = Status.UNKNOWN if kind is Kind.REFERENCE else Status.REFUTED
+    obligation = reports.obligation_of(counterexample) or CONTRACT
+    return checker.evidence(
+        obligation, status, kind=kind.value, witness=witness, scope=counterexample.finding.message.splitlines()[0]
+    )
 
 
 def _shown(file: Path) -> str:
@@ -461,6 +493,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     for report in terminalreporter.stats.get("xpassed", []):
         terminalreporter.write_line(f"known divergence no longer fails, take it off the list: {report.nodeid}")
     for line in summary.render(parts):
+        terminalreporter.write_line(line)
+    for line in render_ledger(Ledger.merged(part["evidence"] for part in parts)):
         terminalreporter.write_line(line)
     if not summary.compared(parts):
         terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
 from refimpl.verdict.judge import Finding, Judgement, Tally, describe, judge
 from refimpl.verdict.kinds import Kind
+from refimpl.verdict.obligations import Evidence, Ledger, Status
 from refimpl.verdict.reduce import Counterexample, reduce_failure
 
 # One passing case in so many is run a second time and must give the same answer.
@@ -68,6 +70,7 @@ class Session:
         self.reduce_seconds = reduce_seconds
         self.tallies: dict[tuple[str, int], PathTally] = {}
         self.notes: list[str] = []
+        self.ledger = Ledger()
         self.failed: dict[tuple[str, str, str], Failure] = {}
         self.confirmed_hangs: set[str] = set()
 
@@ -82,6 +85,7 @@ class Session:
         """Plain values, so that a pytest-xdist worker can send them."""
         return {
             "notes": self.notes,
+            "evidence": self.ledger.to_value(),
             "generations": self.ranks.generations_started,
             "tallies": [
                 {
@@ -110,8 +114,14 @@ class Checker:
         self.path = path
         self.tp_size = tp_size
         self.property_id = property_id
+        self.head: str | None = None
         self.compared = 0
         self.refused: str | None = None
+        self.rows = 0  # of cases that held
+        self.dtypes: set[str] = set()
+        self.proofs: list[Evidence] = []
+        self._started = time.monotonic()
+        self._proved_rows = 0
         self._ranks.retire()  # state that one test left in a path must not reach the next
 
     @property
@@ -145,6 +155,8 @@ class Checker:
                 self._earlier.append(case)
             tally.rows.add(judgement.tally)
             self.compared += judgement.tally.calls
+            self.rows += judgement.tally.rows
+            self.dtypes |= {call.dtype for call in case.calls}
             self._end(case, "refused" if judgement.refused is not None else "holds")
             return judgement
         failure = self._reduce(case, run, judgement.findings, tie_rule)
@@ -188,6 +200,38 @@ class Checker:
     def note(self, text: str) -> None:
         """An observation for the summary at the end of the run."""
         self._session.note(f"{self.path}: {text}")
+
+    def proved(self, obligation: str, part: str, scope: str) -> None:
+        """Every case of a scope has held: those checked since the last proof, or since the test began.
+
+        ``part``: one of `refimpl.verdict.obligations.PARTS`. ``scope``: what is exhaustive, in words. Where the path
+        refused any of it, what is left is evidence of tests. The ledger takes it once the test has passed.
+        """
+        now = time.monotonic()
+        self.proofs.append(
+            self.evidence(
+                obligation,
+                Status.PROVED if self.refused is None else Status.TESTED,
+                part=part,
+                scope=scope if self.refused is None else f"{scope}; in part refused: {self.refused}",
+                count=self.rows - self._proved_rows,
+                seconds=round(now - self._started, 3),
+            )
+        )
+        self._started, self._proved_rows = now, self.rows
+
+    def evidence(self, obligation: str, status: Status, **more: Any) -> Evidence:
+        """Evidence about this path and head at this tp_size, from this test."""
+        return Evidence(
+            path=self.path,
+            head=self.head,
+            obligation=obligation,
+            status=status,
+            tp_size=self.tp_size,
+            source=self.property_id,
+            dtypes=tuple(sorted(self.dtypes)),
+            **more,
+        )
 
     # -- inside -------------------------------------------------------------------------------------
 

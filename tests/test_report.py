@@ -14,8 +14,9 @@ from refimpl.case import Call, Case
 from refimpl.ranks.outcome import CallOutcome, Died, RankOutcome, Run, Stuck
 from refimpl.verdict.judge import Finding, expected
 from refimpl.verdict.kinds import DESCRIPTIONS, Kind
+from refimpl.verdict.obligations import OBLIGATIONS
 from refimpl.verdict.reduce import Counterexample
-from refimpl.verdict.report import FORMAT, OBLIGATIONS, obligation_of, render, to_document, write_case
+from refimpl.verdict.report import FORMAT, obligation_of, render, to_document, write_case
 from refimpl.vocab import d2t as tables
 from refimpl.vocab.layouts import Layout, even_layout, layout_from_sizes
 

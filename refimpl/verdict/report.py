@@ -16,21 +16,11 @@ from refimpl.oracle import tied_set
 from refimpl.ranks.outcome import Died, RankOutcome, Stuck
 from refimpl.verdict.judge import expected
 from refimpl.verdict.kinds import DESCRIPTIONS, Kind
+from refimpl.verdict.obligations import BEYOND_OBLIGATIONS, BY_KIND, OBLIGATIONS
 from refimpl.verdict.reduce import Counterexample
 from refimpl.vocab import d2t as tables
 
 FORMAT = "argmax-parity/counterexample/1"
-
-OBLIGATIONS = {
-    "O0": "both paths see the same logits",
-    "O1": "the shard argmax returns the greatest candidate of its shard",
-    "O2": "the payload embeds the order: no value or id is rounded, reordered or confused",
-    "O3": "the cross-rank reduction returns the greatest candidate",
-    "O4": "local to global ids strictly increase on real columns; padding is never returned",
-    "O5": "draft ids map to their target ids, and ties are broken in the id space that is returned",
-    "O6": "a row's token depends on that row alone",
-    "O7": "all ranks return the same tokens after the same collectives in the same order",
-}
 
 _WIDTH = 100
 _TABLE_LINES = 16
@@ -40,36 +30,13 @@ _SHOWN_ROWS = 3
 _TABLE_COLUMNS = 4096  # of a wider shard only what is at stake is looked at
 _JSON_VALUES = 20_000
 
-_BY_KIND = {
-    Kind.PADDING_RETURNED: "O4",
-    Kind.ID_OUT_OF_RANGE: "O4",
-    Kind.WRONG_TARGET: "O5",
-    Kind.ROW_DEPENDENCE: "O6",
-    Kind.NONDETERMINISTIC: "O6",
-    Kind.RESULT_OVERWRITTEN: "O6",
-    Kind.RANK_DISAGREEMENT: "O7",
-    Kind.COLLECTIVE_MISMATCH: "O7",
-    Kind.REFUSED_ON_SOME_RANKS: "O7",
-    Kind.RAISED_ON_SOME_RANKS: "O7",
-    Kind.RAISED: "O7",
-    Kind.HANG: "O7",
-    Kind.DIED: "O7",
-}
-_BEYOND_OBLIGATIONS = {
-    Kind.RESULT_TYPE: "the contract: tokens are int64 of shape (batch,) on the rank's device",
-    Kind.INPUT_MODIFIED: "the contract: real columns are read-only",
-    Kind.REFUSED_LATE: "the contract: a refusal comes before any collective",
-    Kind.COMMUNICATION: "the claim of O(batch x tp_size) bytes",
-    Kind.REFERENCE: "nothing about the path: the reference itself is in doubt",
-}
-
 
 def obligation_of(counterexample: Counterexample) -> str | None:
     """The obligation a counterexample refutes, O0 to O7, or None for a kind that concerns none of them."""
     if counterexample.obligation is not None:
         return counterexample.obligation
-    if counterexample.kind in _BY_KIND or counterexample.kind in _BEYOND_OBLIGATIONS:
-        return _BY_KIND.get(counterexample.kind)
+    if counterexample.kind in BY_KIND or counterexample.kind in BEYOND_OBLIGATIONS:
+        return BY_KIND.get(counterexample.kind)
     # A wrong token: was a shard's candidate wrong, or the choice among the shards?
     call, row = _failing(counterexample)
     wanted, returned = _stakes(counterexample, call, row)
@@ -101,13 +68,11 @@ def render(
         setting.insert(0, f"head {head}")
     title = f"{counterexample.identity}: {DESCRIPTIONS[counterexample.kind]}"
     message = []
-    if counterexample.run.complete and (counterexample.kind in _BEYOND_OBLIGATIONS or not finding.rows):
+    if counterexample.run.complete and (counterexample.kind in BEYOND_OBLIGATIONS or not finding.rows):
         message = finding.message.splitlines()[:4]
     answers = [line.replace("\n", "; ") for line in counterexample.answers]
     refuted = obligation_of(counterexample)
-    words = (
-        _BEYOND_OBLIGATIONS.get(counterexample.kind, "") if refuted is None else f"{refuted}: {OBLIGATIONS[refuted]}"
-    )
+    words = BEYOND_OBLIGATIONS.get(counterexample.kind, "") if refuted is None else f"{refuted}: {OBLIGATIONS[refuted]}"
     why = [f"why: {counterexample.why}"] if counterexample.why else []
     sections = [
         [property_id, title, f"path {path}", ", ".join(setting)],
