@@ -19,6 +19,7 @@ from refimpl.pytest_plugin import PROFILES
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Checker, Failure, Session
+from refimpl.verdict.kinds import Kind
 from tests.mutants import Mutant, all_mutants
 
 _RANK_TIMEOUT = 3.0
@@ -56,6 +57,9 @@ def _needed_tp(function: Callable[..., Any]) -> int:
 
 
 def _worth_asking_first(mutant: Mutant) -> str:
+    """The property file that alone can show such a bug, so that the others need not be sat through; or none."""
+    if mutant.kinds == {Kind.COMMUNICATION}:
+        return "test_communication"
     return "test_subgroup" if mutant.needs_subgroup else "test_d2t" if mutant.needs_table else ""
 
 
