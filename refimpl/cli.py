@@ -22,11 +22,25 @@ def main(arguments: list[str] | None = None) -> int:
     replay.add_argument("--backend", choices=("auto", "nccl", "gloo"), help="another backend than the recorded one")
     replay.add_argument("--rank-timeout", type=float, default=10.0, metavar="SECONDS")
 
+    sort = commands.add_parser(
+        "sort-table",
+        help="write a checkpoint with its D2T table sorted and every draft-indexed tensor permuted alike",
+        description="Then shows that the rows moved byte for byte. Nothing is overwritten; memory is bounded.",
+    )
+    sort.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a folder with safetensors weights")
+    sort.add_argument("out", type=Path, metavar="OUT", help="a folder that does not exist yet")
+    for name, meaning in (("--also", "has draft ids as its rows"), ("--leave", "has the same length by chance")):
+        sort.add_argument(name, action="append", default=[], metavar="TENSOR", help=f"a tensor that {meaning}")
+
     try:
         options = parser.parse_args(arguments)
     except SystemExit as error:
         # argparse exits with 2 on a bad command line; this suite uses pytest's 4.
         return USAGE_ERROR if error.code == 2 else int(error.code or 0)
+    if options.command == "sort-table":
+        from refimpl.sort_table import sort_table
+
+        return sort_table(options.checkpoint, options.out, tuple(options.also), tuple(options.leave))
     from refimpl.replay import replay_case
 
     return replay_case(options.case, path=options.path, backend=options.backend, limit=options.rank_timeout)
