@@ -1,14 +1,15 @@
 """Write a checkpoint again with its D2T table sorted and every draft-indexed tensor permuted alike.
 
-Draft id k of the new checkpoint is draft id ``order[k]`` of the old one, ``order`` being the order of the target ids. The
-table then rises strictly, both tie rules agree, and every logit of a target id is computed from the same bytes as before.
-Files are copied block by block: headers, shards, index and every other byte stay as they were.
+Draft id k of the new checkpoint is draft id ``order[k]`` of the old one, ``order`` being the order of the target ids.
+The table then rises strictly, both tie rules agree, and every logit of a target id is computed from the same bytes as
+before. Files are copied block by block: headers, shards, index and every other byte stay as they were.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ DONE, FAILED, USAGE_ERROR = 0, 1, 4
 _BLOCK_BYTES = 1 << 24
 # Tensors that are draft-indexed by their name alone; any other of the draft vocabulary's length is asked about.
 _HEAD_NAMES = ("lm_head.", "model.lm_head.", "language_model.lm_head.")
+# Parts of the trunk, whose axes are never draft ids, whatever their lengths.
+_TRUNK = re.compile(r"(^|\.)(midlayer|layers\.\d+|fc|fc_norm|norm|input_norm|embed_tokens|mask_hidden)(\.|$)")
 _TABLES = ("d2t", "model.d2t")
 _MASKS = ("t2d", "model.t2d")
 
@@ -40,7 +43,7 @@ class Sorted:
 
 
 def sort_table(folder: Path, out: Path, also: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> int:
-    """The command: prints what was done and returns 0, or one sentence and 4. 1 if the copy is not what it should be."""
+    """The command: prints what was done and returns 0, or one sentence and 4; 1 if the copy is not as it should be."""
     try:
         done = write_sorted(folder, out, also, leave)
         problem = compare(folder, out, done)
@@ -131,8 +134,8 @@ def _weights(folder: Path) -> TensorFolder:
     for name in tensors.names:
         if tensors[name].file.suffix != ".safetensors":
             raise CheckpointError(
-                f"{tensors[name].file.name} is no safetensors file; save the checkpoint as safetensors first, only those "
-                "are written again"
+                f"{tensors[name].file.name} is no safetensors file; save the checkpoint as safetensors first, "
+                "only those are written again"
             )
     return tensors
 
@@ -153,7 +156,7 @@ def _draft_indexed(
     chosen = []
     for name in tensors.names:
         shape = tensors[name].shape
-        if name == table or name in _MASKS or name in leave:
+        if name == table or name in _MASKS or name in leave or (name not in also and _TRUNK.search(name)):
             continue
         known = name.startswith(_HEAD_NAMES) or name in also
         if known and shape[:1] == (draft,):
@@ -162,8 +165,8 @@ def _draft_indexed(
             raise CheckpointError(f"tensor {name!r} has shape {shape}, its first axis must be the {draft} draft ids")
         elif draft in shape and not (known and shape[:1] == (1,)):
             raise CheckpointError(
-                f"tensor {name!r} has shape {shape}, and the draft vocabulary {draft} ids: say --also={name} if its rows "
-                f"are draft ids, --leave={name} if they are not"
+                f"tensor {name!r} has shape {shape}, and the draft vocabulary {draft} ids: say --also={name} if "
+                f"its rows are draft ids, --leave={name} if they are not"
             )
     return tuple(chosen)
 
