@@ -79,7 +79,8 @@ class Evidence:
 
     ``part``: of a proof, which of `PARTS` was exhausted. ``scope``: in words, what was run (of a proof: what is
     exhaustive) or why nothing was. ``count``: rows compared. ``witness``: the case file of a refutation, relative to
-    the folder of the run. ``source``: the test. ``kind``: of a refutation, its published failure kind.
+    the folder of the run. ``source``: the test. ``kind``: of a refutation, its published failure kind. ``condition``:
+    of a refutation that leaves all other rows standing, under what they do.
     """
 
     path: str
@@ -95,6 +96,7 @@ class Evidence:
     witness: str | None = None
     kind: str | None = None
     seconds: float = 0.0
+    condition: str = ""
 
     def __post_init__(self) -> None:
         if self.obligation not in OBLIGATIONS and self.obligation != CONTRACT:
