@@ -32,6 +32,17 @@ def main(arguments: list[str] | None = None) -> int:
     for name, meaning in (("--also", "has draft ids as its rows"), ("--leave", "has the same length by chance")):
         sort.add_argument(name, action="append", default=[], metavar="TENSOR", help=f"a tensor that {meaning}")
 
+    check = commands.add_parser(
+        "verify", help="check a certificate against the files on disk, and its digest or signature"
+    )
+    check.add_argument("certificate", type=Path, metavar="CERTIFICATE.json")
+    check.add_argument("--key", type=Path, metavar="PUBLIC.pem", help="the certificate must carry this key's signature")
+    check.add_argument("--checkpoint", type=Path, metavar="DIR", help="where the checkpoint is now")
+    check.add_argument("--target-checkpoint", type=Path, metavar="DIR", help="where the target's checkpoint is now")
+    check.add_argument("--path", metavar="NAME", help="it must hold a verdict on this path")
+    check.add_argument("--head", metavar="NAME", help="it must hold a verdict on this head")
+    check.add_argument("--accept-conditions", action="store_true", help="a CONDITIONAL verdict is good enough")
+
     try:
         options = parser.parse_args(arguments)
     except SystemExit as error:
@@ -41,6 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
         from refimpl.sort_table import sort_table
 
         return sort_table(options.checkpoint, options.out, tuple(options.also), tuple(options.leave))
+    if options.command == "verify":
+        from refimpl.verify import Wanted, verify
+
+        wanted = Wanted(options.checkpoint, options.target_checkpoint, options.path, options.head)
+        return verify(options.certificate, options.key, wanted, options.accept_conditions)
     from refimpl.replay import replay_case
 
     return replay_case(options.case, path=options.path, backend=options.backend, limit=options.rank_timeout)

@@ -21,6 +21,8 @@ from refimpl.verdict.obligations import CONTRACT, OBLIGATIONS, Evidence, Ledger,
 MINIMUM_ROWS = 1000
 # From hidden states a row costs a matrix product; what O0 is about shows on few.
 MINIMUM_ROWS_FROM_HIDDEN_STATES = 100
+# In the place of a path's name: the head answers for its own reduction.
+OWN = "own"
 CERTIFYING_PROFILES = ("ci", "nightly")
 NOT_ALL_NEG_INF = (
     "for rows that are not all -inf (no head with finite weights gives one): there the full gather gives filler "
@@ -130,6 +132,11 @@ def evidence_for(ledger: Ledger, path: str, head: str | None) -> Ledger:
     own = ledger.of((path, head))
     if head is None:
         return Ledger(own)
+    if path == OWN:
+        # The head answers for its own reduction: each row is a test of all that lies between hidden states and token.
+        seen = {entry.obligation for entry in own}
+        whole = [entry for entry in own if entry.obligation == "O0" and entry.status is Status.TESTED]
+        return Ledger([*own, *(replace(e, obligation=name) for e in whole for name in OBLIGATIONS if name not in seen)])
     table_seen = any(entry.obligation == "O5" and entry.status is not Status.NOT_RUN for entry in own)
     shared = [replace(entry, head=head) for entry in ledger.of((path, None)) if not (entry.condition and table_seen)]
     return Ledger([*own, *shared])
