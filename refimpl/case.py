@@ -125,7 +125,7 @@ class Case:
             "calls": [
                 {
                     **_call_head(call),
-                    "logits": [[_json_value(int(b), call.dtype) for b in row] for row in call.logits],
+                    "logits": [[json_value(int(b), call.dtype) for b in row] for row in call.logits],
                     "d2t": None if call.d2t is None else [int(offset) for offset in call.d2t],
                 }
                 for call in self.calls
@@ -211,7 +211,7 @@ def _call_head(call: Call) -> dict[str, Any]:
         "padded_size": call.layout.padded_size,
         "dtype": call.dtype,
         "batch": call.batch,
-        "padding": [_json_value(pattern, call.dtype) for pattern in call.padding],
+        "padding": [json_value(pattern, call.dtype) for pattern in call.padding],
     }
 
 
@@ -224,7 +224,7 @@ def _read_head(entry: dict[str, Any]) -> tuple[Layout, str, tuple[int, ...], tup
     return layout, dtype, padding, (int(entry["batch"]), layout.vocab_size)
 
 
-def _json_value(pattern: int, dtype: str) -> float | str:
+def json_value(pattern: int, dtype: str) -> float | str:
     word = bits.text(pattern, dtype)
     # JSON has no infinities and NaNs, and many readers lose the sign of -0.0: those travel as words.
     return word if word.startswith("nan") or "inf" in word or word == "-0.0" else float(word)

@@ -17,7 +17,7 @@ _TWINS = 8
 _STD = 2.0  # a normalised hidden state then gives logits of about this deviation
 
 
-def _mixed(values: np.ndarray, salt: int) -> np.ndarray:
+def mixed(values: np.ndarray, salt: int) -> np.ndarray:
     """uint64 to uint64, each bit of the result depending on all of the argument (the finalizer of SplitMix64)."""
     with np.errstate(over="ignore"):
         z = values.astype(np.uint64) + np.uint64((salt * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
@@ -34,22 +34,22 @@ def _pool(seed: int, step: int, length: int) -> np.ndarray:
 
 def twins(seed: int, step: int, ids: np.ndarray, num_rows: int) -> np.ndarray:
     """int64: the row that each row equals: itself, or for one in eight any other."""
-    mixed = _mixed(ids, 2 * (seed * 131 + step) + 1)
-    other = (_mixed(mixed, 5) % np.uint64(num_rows)).astype(np.int64)
+    mixed = mixed(ids, 2 * (seed * 131 + step) + 1)
+    other = (mixed(mixed, 5) % np.uint64(num_rows)).astype(np.int64)
     return np.where(mixed % np.uint64(_TWINS) == 0, other, ids.astype(np.int64))
 
 
 def rows(seed: int, step: int, start: int, end: int, num_rows: int, length: int) -> torch.Tensor:
     """Rows ``[start, end)`` of ``num_rows``: float32 ``(end - start, length)``."""
     sources = twins(seed, step, np.arange(start, end), num_rows)
-    places = (_mixed(sources, 2 * (seed * 131 + step)) % np.uint64(_POOL)).astype(np.int64)
+    places = (mixed(sources, 2 * (seed * 131 + step)) % np.uint64(_POOL)).astype(np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(_pool(seed, step, length), length)
     return torch.from_numpy(windows[places] * np.float32(_STD / np.sqrt(length)))
 
 
 def bias(seed: int, start: int, end: int) -> torch.Tensor:
     """float32 ``(end - start,)``, of the order of the logits."""
-    places = (_mixed(np.arange(start, end), 7 + 2 * seed) % np.uint64(_POOL)).astype(np.int64)
+    places = (mixed(np.arange(start, end), 7 + 2 * seed) % np.uint64(_POOL)).astype(np.int64)
     return torch.from_numpy(_pool(seed, 0, 1)[places])
 
 

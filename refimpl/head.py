@@ -13,6 +13,8 @@ What a subclass may override, in the order in which it is used:
 * ``transform(hidden_states, spec_step_idx)``: what happens to hidden states before the projection.
 * ``local_logits(hidden_states, shard, spec_step_idx=0)``: ``(batch, hidden_size)`` in ``dtype`` on the rank's device
   -> ``(batch, shard.padded_size)`` float32, bfloat16 or float16; a fresh tensor on every call.
+* ``full_logits(hidden_states, group, spec_step_idx=0)`` -> ``(batch, num_logits)`` in the order of their ids, where an
+  engine lays its shards out in another way than ``layout`` says.
 * ``full_tokens(hidden_states, group, spec_step_idx=0)`` and ``local_tokens(...)``, both or neither: int64 ``(batch,)``
   token ids as an engine's own two ways compute them, on every rank. Such a head answers for its own reduction, so no
   path is put under test with it.
@@ -36,9 +38,12 @@ import torch.distributed as dist
 from refimpl import bits, drawn
 from refimpl.contract import VocabShard
 from refimpl.heads import HeadError
+from refimpl.paths.collectives import all_gather
 from refimpl.vocab.layouts import Layout, padded_layout
 
 MOST_STEPS = 64
+# As `Head.local_logits`: hidden states, shard, spec_step_idx -> this rank's logits.
+Logits = Callable[[torch.Tensor, VocabShard, int], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -265,6 +270,45 @@ class Head:
     def _parameters(self) -> dict[tuple[Any, ...], torch.Tensor]:
         return {}
 
+    def full_logits(
+        self, hidden_states: torch.Tensor, group: dist.ProcessGroup, spec_step_idx: int = 0
+    ) -> torch.Tensor:
+        """All logits in the order of their ids, on every rank: ``(batch, num_logits)``; one all-gather."""
+        shard = self.shard(group)
+        gathered = all_gather(self.local_logits(hidden_states, shard, spec_step_idx), group)
+        real = [part[:, : end - start] for part, (start, end) in zip(gathered, shard.bounds, strict=True)]
+        return torch.cat(real, dim=1)
+
+    def variants(self) -> dict[str, Logits]:
+        """What a path may have done to the logits that this head does not do: words for a report, and such logits.
+
+        The suite names the one that gives the very tokens that were observed. A subclass adds its own.
+        """
+        found: dict[str, Logits] = {}
+        if self.logit_scale != 1.0:
+            found["logit_scale is left out"] = self.changed(logit_scale=1.0).local_logits
+        if self.soft_cap is not None:
+            found["the soft cap is left out"] = self.changed(soft_cap=None).local_logits
+            if self.logit_scale != 1.0:
+                swapped = self.changed(scale_first=not self.scale_first)
+                found["soft cap and scale are applied in the other order"] = swapped.local_logits
+                found["soft cap and scale are left out"] = self.changed(soft_cap=None, logit_scale=1.0).local_logits
+        if self.bias:
+            found["the bias is left out"] = self.changed(bias=False).local_logits
+        if self.norm:
+            found["the norm before the projection is left out"] = self.changed(norm=False).local_logits
+        if self.steps > 1:
+            found["spec_step_idx is ignored: the projection is always that of step 0"] = self._of_step_0
+        for dtype in bits.DTYPES:
+            if dtype != self.logits_dtype:
+                found[f"the projection is computed in {dtype}, not in {self.logits_dtype}"] = self.changed(
+                    head_dtype=dtype
+                ).local_logits
+        return found
+
+    def _of_step_0(self, hidden_states: torch.Tensor, shard: VocabShard, spec_step_idx: int = 0) -> torch.Tensor:
+        return self.local_logits(hidden_states, shard, 0)
+
     # -- an engine's own two answers -------------------------------------------------------------------
 
     def full_tokens(
@@ -282,6 +326,15 @@ class Head:
     def shard(self, group: dist.ProcessGroup) -> VocabShard:
         """The calling rank's slice of this head's own layout."""
         return self.layout(dist.get_world_size(group)).shard(dist.get_rank(group))
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """Token ids of full rows ``(batch, num_logits)``, scattered into the target vocabulary where there is a table."""
+        d2t = self.table(logits.device)
+        if d2t is not None:
+            scattered = logits.new_full((logits.shape[0], self.vocab_size), -torch.inf)
+            scattered[:, torch.arange(len(d2t), device=d2t.device) + d2t] = logits
+            logits = scattered
+        return logits.argmax(dim=1)
 
     def table(self, device: torch.device) -> torch.Tensor | None:
         """`d2t` as a tensor on the device."""

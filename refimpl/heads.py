@@ -66,8 +66,9 @@ def load(name: str) -> Head:
     reference = f"fixtures.heads.{name}:head" if name in shipped() else installed().get(name, name)
     found: Any = loading.load(reference)
     if isinstance(found, type) and issubclass(found, Head):
+        make: Any = found
         try:
-            found = found()  # a subclass whose fields all have defaults
+            found = make()  # a subclass whose fields all have defaults
         except TypeError as error:
             raise HeadError(f"{name!r} is a class that cannot be called without arguments ({error})") from error
     if not isinstance(found, Head):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from refimpl.verdict.judge import Finding, Judgement, Tally, describe, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.obligations import Evidence, Ledger, Status
 from refimpl.verdict.reduce import Counterexample, reduce_failure
+
+if TYPE_CHECKING:
+    from refimpl.head_check import HeadTally
 
 # One passing case in so many is run a second time and must give the same answer.
 _REPEAT_EVERY = 24
@@ -71,6 +74,7 @@ class Session:
         self.tallies: dict[tuple[str, int], PathTally] = {}
         self.notes: list[str] = []
         self.ledger = Ledger()
+        self.heads: dict[tuple[str, str, int], HeadTally] = {}  # by head, path and tp_size
         self.failed: dict[tuple[str, str, str], Failure] = {}
         self.confirmed_hangs: set[str] = set()
 
@@ -87,6 +91,10 @@ class Session:
             "notes": self.notes,
             "evidence": self.ledger.to_value(),
             "generations": self.ranks.generations_started,
+            "heads": [
+                {"head": head, "path": path, "tp_size": tp_size, **tally.plain()}
+                for (head, path, tp_size), tally in sorted(self.heads.items())
+            ],
             "tallies": [
                 {
                     "path": path,
@@ -131,7 +139,7 @@ class Checker:
     @property
     def tie_break(self) -> str | None:
         """The path's claim about ties under a table: target_id, draft_id or None."""
-        claim = self._guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))["tie_break"]
+        claim = self.guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))["tie_break"]
         return None if claim is None else str(claim)
 
     def __call__(self, case: Case, tie_rule: str = "target_id") -> Judgement:
@@ -179,7 +187,7 @@ class Checker:
                 values = max(call.logits.size for call in case.calls) * len(case.calls)
                 limit = min(limit, _SHORT_LIMIT + _SECONDS_PER_VALUE * values)
         options = {"graph": True} if graph else {}
-        run = self._guarded(lambda: self._ranks.run(case, self.path, limit=limit, count=count, **options), case)
+        run = self.guarded(lambda: self._ranks.run(case, self.path, limit=limit, count=count, **options), case)
         if count and not run.complete:
             self.unknown(f"the case held, but did not come through when its collectives were counted:\n{describe(run)}")
         return run
@@ -241,7 +249,7 @@ class Checker:
     def _end(self, case: Case, outcome: str, **more: Any) -> None:
         self._session.journal.end(case, self._note(), outcome, **more)
 
-    def _guarded(self, ask: Any, case: Case | None = None) -> Any:
+    def guarded(self, ask: Any, case: Case | None = None) -> Any:
         try:
             return ask()
         except (RanksUnavailable, PathUnusable, OSError) as error:
@@ -285,7 +293,7 @@ class Checker:
 
     def _smallest(self, case: Case, run: Run, finding: Finding, tie_rule: str) -> Counterexample:
         try:
-            return self._guarded(
+            return self.guarded(
                 lambda: reduce_failure(
                     self._ranks,
                     self.path,

@@ -10,6 +10,7 @@ import os
 import random
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.paths.full_gather import full_gather
 from refimpl.ranks import wire
 from refimpl.ranks.counting import CollectiveCounter
+from refimpl.ranks.head_executor import HeadExecutor
 
 # The suite's own limits end a case; the group's must never come first, or one cause would show as two.
 _GROUP_TIMEOUT = timedelta(hours=2)
@@ -52,6 +54,8 @@ def main(spec: dict[str, Any]) -> int:
                     # Ours, not the path's: the driver calls it unknown.
                     answer, results = {"event": "broken", "error": traceback.format_exc(limit=8)}, []
                 wire.send(sock, answer, results)
+            elif head["do"] == "head":
+                wire.send(sock, *executor.heads.answer(head, arrays))
             elif head["do"] == "time":
                 wire.send(sock, {"event": "timed", "seconds": executor.time_bare(head, arrays)})
             elif head["do"] == "stop":
@@ -89,14 +93,15 @@ class Executor:
         except loading.LoadError as error:
             raise _NotReady("import", str(error)) from error
         try:
-            self._device = self._open_device()
+            self.device = self._open_device()
             self._open_groups()
         except Exception as error:
             raise _NotReady("group", f"{type(error).__name__}: {error}") from error
+        self.heads = HeadExecutor(self)
         setup = getattr(self._path, "setup", None)
         if setup is not None:
             try:
-                setup(self.group, self._device)
+                setup(self.group, self.device)
             except BaseException as error:
                 raise _NotReady("setup", f"setup() raised {type(error).__name__}: {error}") from error
 
@@ -121,20 +126,20 @@ class Executor:
             rank=spec["rank"],
             world_size=spec["world_size"],
             timeout=_GROUP_TIMEOUT,
-            device_id=self._device if self._device.type == "cuda" else None,
+            device_id=self.device if self.device.type == "cuda" else None,
         )
         members = list(range(spec["bystanders"], spec["world_size"]))
         # The reference has a group of its own: what a path leaves behind in the tested one must not reach it.
-        self._reference_group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
+        self.reference_group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
         self.group = dist.new_group(members, timeout=_GROUP_TIMEOUT)
         self.tp_rank = spec["rank"] - spec["bystanders"]
 
     def facts(self) -> dict[str, Any]:
-        nccl = ".".join(map(str, torch.cuda.nccl.version())) if self._device.type == "cuda" else None
+        nccl = ".".join(map(str, torch.cuda.nccl.version())) if self.device.type == "cuda" else None
         return {
             "torch": torch.__version__,
             "nccl": nccl,
-            "device": torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu",
+            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "tie_break": getattr(self._path, "tie_break", None),
         }
 
@@ -155,10 +160,10 @@ class Executor:
         returned: list[tuple[int, torch.Tensor, np.ndarray]] = []
         graphs: dict[Any, _Captured] | None = {} if head["graph"] else None
         for index, call in enumerate(head["calls"]):
-            shard = self._shard(call)
-            given = self._tensor(arrays[call["logits"]], call["dtype"])
+            shard = self.shard(call)
+            given = self.tensor(arrays[call["logits"]], call["dtype"])
             table = None if call["d2t"] is None else torch.from_numpy(arrays[call["d2t"]])
-            d2t = None if table is None else table.clone().to(self._device)
+            d2t = None if table is None else table.clone().to(self.device)
             outcome: dict[str, Any] = {}
             if head["reference"]:
                 # Ranks arrive at a case at different times; whoever is early waits here, not in the path's group.
@@ -166,7 +171,7 @@ class Executor:
                 outcome["reference"] = len(results)
                 results.append(expected.cpu().numpy())
             local_logits = given.clone()
-            tokens = self._one_call(given, local_logits, shard, table, outcome, head["count"], graphs)
+            tokens = self.one_call(given, local_logits, shard, table, outcome, head["count"], graphs)
             outcomes.append(outcome)
             if tokens is None:
                 break
@@ -186,27 +191,27 @@ class Executor:
         """Seconds for both paths over a case, many times, with nothing of the suite in between."""
         inputs = []
         for call in head["calls"]:
-            shard = self._shard(call)
-            inputs.append((self._tensor(arrays[call["logits"]], call["dtype"]), shard))
+            shard = self.shard(call)
+            inputs.append((self.tensor(arrays[call["logits"]], call["dtype"]), shard))
         start = time.perf_counter()
         for _ in range(head["repeats"]):
             for given, shard in inputs:
                 self.run_reference(given, shard, None)
                 self.run_path(given, shard, None)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
-    def _shard(self, call: dict[str, Any]) -> VocabShard:
+    def shard(self, call: dict[str, Any]) -> VocabShard:
         bounds = tuple((start, end) for start, end in call["bounds"])
         return VocabShard(self.tp_rank, len(bounds), bounds, call["padded_size"], bounds[-1][1])
 
-    def _tensor(self, patterns: np.ndarray, dtype: str) -> torch.Tensor:
+    def tensor(self, patterns: np.ndarray, dtype: str) -> torch.Tensor:
         plain = torch.from_numpy(patterns.view(np.int32 if dtype == "float32" else np.int16))
-        return plain.view(getattr(torch, dtype)).to(self._device)
+        return plain.view(getattr(torch, dtype)).to(self.device)
 
     def run_reference(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> torch.Tensor:
-        return full_gather(given, shard, self._reference_group, d2t)
+        return full_gather(given, shard, self.reference_group, d2t)
 
     def run_path(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> Any:
         return self._path(given, shard, self.group, d2t)
@@ -229,19 +234,19 @@ class Executor:
 
     def _capture(self, local_logits: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> _Captured:
         # What is made on a first call, connections and buffers, cannot be made during a capture.
-        side = torch.cuda.Stream(self._device)
-        side.wait_stream(torch.cuda.current_stream(self._device))
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
             self.run_path(local_logits.clone(), shard, d2t)
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        torch.cuda.synchronize(self._device)
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # NCCL's own threads call into CUDA meanwhile, which the default mode forbids.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             tokens = self.run_path(local_logits, shard, d2t)
         return _Captured(graph, local_logits, d2t, tokens)
 
-    def _one_call(
+    def one_call(
         self,
         given: torch.Tensor,
         local_logits: torch.Tensor,
@@ -251,20 +256,34 @@ class Executor:
         count: bool,
         graphs: dict[Any, _Captured] | None,
     ) -> torch.Tensor | None:
-        d2t = None if table is None else table.clone().to(self._device)
-        before = self._sequence()
+        d2t = None if table is None else table.clone().to(self.device)
         counter = CollectiveCounter()
+
+        def call() -> Any:
+            if graphs is not None:
+                return self._replay(graphs, local_logits, shard, d2t)
+            if not count:
+                return self.run_path(local_logits, shard, d2t)
+            with counter:
+                return self.run_path(local_logits, shard, d2t)
+
+        tokens = self.own_call(call, given, outcome)
+        if outcome["status"] in ("answered", "wrong form"):
+            outcome |= {
+                "collectives": counter.seen if count else None,
+                "modified": self.first_change(given, local_logits, shard.num_real),
+                "table_modified": d2t is not None and table is not None and not torch.equal(d2t.cpu(), table),
+            }
+        return tokens
+
+    def own_call(self, call: Callable[[], Any], given: torch.Tensor, outcome: dict[str, Any]) -> torch.Tensor | None:
+        """The tokens that code under test gives for a batch like ``given``; how it ended stands in ``outcome``."""
+        before = self._sequence()
         started = time.perf_counter()
         try:
-            if graphs is not None:
-                tokens = self._replay(graphs, local_logits, shard, d2t)
-            elif count:
-                with counter:
-                    tokens = self.run_path(local_logits, shard, d2t)
-            else:
-                tokens = self.run_path(local_logits, shard, d2t)
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
+            tokens = call()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
         except UnsupportedInput as refusal:
             outcome |= {"status": "refused", "message": _words(refusal), "issued": self._sequence() - before}
             return None
@@ -276,19 +295,13 @@ class Executor:
                 "traceback": "".join(traceback.format_exception(error)[-6:])[-_TRACEBACK_CHARACTERS:],
             }
             return None
-        outcome |= {
-            "status": "answered",
-            "issued": self._sequence() - before,
-            "seconds": time.perf_counter() - started,
-            "collectives": counter.seen if count else None,
-            "modified": self._first_change(given, local_logits, shard.num_real),
-            "table_modified": d2t is not None and table is not None and not torch.equal(d2t.cpu(), table),
-        }
+        seconds = time.perf_counter() - started
+        outcome |= {"status": "answered", "issued": self._sequence() - before, "seconds": seconds}
         wrong = _wrong_form(tokens, given)
         if wrong:
             outcome |= {"status": "wrong form", "message": wrong}
             return None
-        return tokens
+        return tokens  # type: ignore[no-any-return]
 
     def _sequence(self) -> int:
         try:
@@ -297,7 +310,7 @@ class Executor:
             return -1
 
     @staticmethod
-    def _first_change(given: torch.Tensor, after: torch.Tensor, num_real: int) -> list[int] | None:
+    def first_change(given: torch.Tensor, after: torch.Tensor, num_real: int) -> list[int] | None:
         as_bits = torch.int32 if given.element_size() == 4 else torch.int16
         before, now = given.view(as_bits)[:, :num_real], after.view(as_bits)[:, :num_real]
         if torch.equal(before, now):

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+# What a row of `CallOutcome.ties` says of the row in its third place.
+NAN_ROW, NEG_INF_ROW = 1, 2
+
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
@@ -16,6 +19,10 @@ class CallOutcome:
 
     ``status``: answered, refused, raised, wrong form. ``issued``: collectives the tested group counted during the
     call, negative where the backend does not count. ``modified``: ``(row, column)`` of the first changed real column.
+
+    From hidden states: ``logits_differ``: the first ``(row, column)`` at which the logits made for the path are not the
+    reference's. ``ties``: int64 ``(batch, 3)``, columns that tie at the top, shards that hold one, and 1 for a row with
+    a NaN, 2 for one that is all -inf. ``truth``: of an engine that answers for itself, the argmax of the head's logits.
     """
 
     status: str
@@ -29,6 +36,9 @@ class CallOutcome:
     collectives: tuple[tuple[str, int], ...] | None = None
     modified: tuple[int, int] | None = None
     table_modified: bool = False
+    logits_differ: tuple[int, int] | None = None
+    ties: np.ndarray | None = None
+    truth: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,9 @@ def from_wire(head: dict[str, Any], arrays: list[np.ndarray]) -> RankOutcome:
                 else tuple((name, size) for name, size in entry["collectives"]),
                 table_modified=entry.get("table_modified", False),
                 modified=None if entry.get("modified") is None else tuple(entry["modified"]),
+                logits_differ=None if entry.get("logits_differ") is None else tuple(entry["logits_differ"]),
+                ties=array("ties"),
+                truth=array("truth"),
             )
         )
     return RankOutcome(tuple(calls))

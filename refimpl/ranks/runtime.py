@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ from refimpl.ranks import backend as backends
 from refimpl.ranks.hub import Event, Hub, Peer, wait_for
 from refimpl.ranks.launch import Launch, start_supervisor
 from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck, from_wire
+from refimpl.ranks.wire import Frame
 
 _SUPERVISORS_SECONDS = 150.0
 _START_SECONDS = 120.0
@@ -305,17 +307,58 @@ class Ranks:
         Raises RanksUnavailable, PathUnusable.
         """
         spec = Spec(loading.qualified(path), case.tp_size, case.bystanders, debug)
+
+
+        def orders() -> Iterator[Frame]:
+            for tp_rank in range(case.tp_size):
+                head, arrays = _orders(case, tp_rank, count, reference)
+                yield {**head, "graph": graph}, arrays
+
+        return self.run_orders(spec, orders(), limit)
+
+    def run_orders(self, spec: Spec, orders: Iterable[Frame], limit: float | None = None) -> Run:
+        """Give each tp rank its order, one that is answered by outcomes; a run that did not come through is ended."""
         generation = self._generation(spec)
         limit = self.limit if limit is None else limit
         started = time.monotonic()
-        for tp_rank in range(case.tp_size):
-            head, arrays = _orders(case, tp_rank, count, reference)
-            generation.peers[tp_rank + spec.bystanders].send({**head, "graph": graph}, arrays)
+        for tp_rank, (head, arrays) in enumerate(orders):
+            generation.peers[tp_rank + spec.bystanders].send(head, arrays)
         run = self._collect(generation, limit)
         self.seconds_in_runs += time.monotonic() - started
         if not run.complete:
             self._end(generation)
         return run
+
+    def query(self, spec: Spec, order: dict[str, Any], arrays: list[np.ndarray], limit: float) -> list[Frame]:
+        """Ask every tp rank the same and return what each answered. Raises RanksUnavailable where one did not."""
+        assert self._hub is not None
+        generation = self._generation(spec)
+        members = range(spec.bystanders, spec.world_size)
+        answers: dict[int, Frame] = {}
+        for rank in members:
+            generation.peers[rank].send(order, arrays)
+
+        def take(event: Event) -> None:
+            self._note(event)
+            if event.peer.hello.get("generation") == generation.number and event.head.get("event") == "answer":
+                answers[event.peer.hello["rank"]] = event.head, event.arrays
+
+        def done() -> bool:
+            return bool(generation.died or self._lost) or len(answers) == spec.tp_size
+
+        wait_for(self._hub, limit, done, take)
+        self._check_supervisors()
+        if len(answers) == spec.tp_size and not generation.died:
+            return [answers[rank] for rank in members]
+        died = dict(generation.died)
+        missing = [rank for rank in members if rank not in answers and rank not in died]
+        stacks = self._dump(generation, missing, take) if missing else {}
+        self._end(generation)
+        if died:
+            rank, end = min(died.items())
+            raise RanksUnavailable(f"rank {rank - spec.bystanders} ended by {end.how}")
+        where = Stuck(limit, stacks.get(missing[0], "")).where
+        raise RanksUnavailable(f"rank {missing[0] - spec.bystanders} gave no answer within {limit:.0f} s ({where})")
 
     def time_bare(self, case: Case, path: str, repeats: int) -> float:
         """Seconds the slowest rank needs for ``repeats`` times reference and path, alone. For benchmarks."""

@@ -102,7 +102,7 @@ def expected(call: Call, tie_rule: str) -> Expected:
 
 def judge(case: Case, run: Run, tie_rule: str = "target_id") -> Judgement:
     judgement = Judgement()
-    broken = _judge_ends(run)
+    broken = judge_ends(run)
     if broken is not None:
         judgement.findings.append(broken)
         return judgement
@@ -121,7 +121,7 @@ def judge(case: Case, run: Run, tie_rule: str = "target_id") -> Judgement:
     return judgement
 
 
-def _judge_ends(run: Run) -> Finding | None:
+def judge_ends(run: Run) -> Finding | None:
     """The first cause of a case that did not come through: a death before a raise before a wait."""
     died = {i: rank.end for i, rank in enumerate(run.ranks) if isinstance(rank.end, Died)}
     last = {i: rank.calls[-1] for i, rank in enumerate(run.ranks) if rank.calls and rank.end is None}

@@ -36,6 +36,9 @@ class Kind(str, Enum):
     COLLECTIVE_MISMATCH = "collective-mismatch"
     HANG = "hang"
     DIED = "died"
+    # From hidden states: what the two answers of a head start from, or what they are compared with.
+    OTHER_LOGITS = "other-logits"
+    FULL_PATH = "full-path"
     # Right tokens by the wrong means.
     COMMUNICATION = "communication"
     # The reference itself is contradicted by the NumPy opinion.
@@ -63,6 +66,8 @@ DESCRIPTIONS: dict[Kind, str] = {
     Kind.COLLECTIVE_MISMATCH: "the ranks issued different collectives",
     Kind.HANG: "no answer within the limit",
     Kind.DIED: "a rank's process ended",
+    Kind.OTHER_LOGITS: "the two answers start from the same hidden states but not from the same logits",
+    Kind.FULL_PATH: "the engine's own full gather does not give the argmax of its head's logits",
     Kind.COMMUNICATION: "tokens are right, but the traffic is not that of a local reduction",
     Kind.REFERENCE: "the full gather contradicts the NumPy argmax: a fault of this suite or of the platform",
 }

@@ -1,0 +1,184 @@
+"""What a property of heads is given: ``check_head``, one head with one path at one tp_size, on fresh ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from refimpl.case import Case
+from refimpl.head_case import HeadCase
+from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks
+from refimpl.ranks.outcome import Run
+from refimpl.session import FAILURES, Checker, Failure, Session
+from refimpl.verdict.head_judge import judge_head
+from refimpl.verdict.head_reduce import HeadReducer
+from refimpl.verdict.judge import Finding, Judgement, Tally, judge
+from refimpl.verdict.kinds import Kind
+from refimpl.verdict.reduce import Counterexample
+
+
+@dataclass
+class HeadTally:
+    """Numbers of one head with one path at one tp_size; all of them add up over processes."""
+
+    hidden: Tally = field(default_factory=Tally)  # rows from hidden states
+    given: Tally = field(default_factory=Tally)  # rows of given logits
+    drafted: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    known: Counter[tuple[str, str]] = field(default_factory=Counter)  # kind and reason: rows
+    failed: Counter[str] = field(default_factory=Counter)
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "hidden": vars(self.hidden),
+            "given": vars(self.given),
+            "drafted": self.drafted,
+            "refused": dict(self.refused),
+            "known": [[kind, reason, rows] for (kind, reason), rows in self.known.items()],
+            "failed": dict(self.failed),
+        }
+
+
+class HeadChecker:
+    """``check_head(case)`` runs a case from hidden states and judges it; ``check_head.given(case)`` one of logits.
+
+    A divergence that the head states as known is counted and does not fail; any other raises a `Failure`.
+    """
+
+    def __init__(self, checker: Checker, session: Session, facts: HeadFacts) -> None:
+        self._checker = checker
+        self._session = session
+        self.facts = facts
+        self.path = checker.path
+        self.tp_size = checker.tp_size
+        self._ranks = HeadRanks(session.ranks, self.path, facts, self.tp_size)
+        self._rows: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
+        self._maps_draft_ids: bool | None = None
+
+    @property
+    def tally(self) -> HeadTally:
+        key = (self.facts.name, self.path, self.tp_size)
+        found: HeadTally = self._session.heads.setdefault(key, HeadTally())
+        return found
+
+    @property
+    def layout(self) -> Any:
+        return self.facts.layout(self.tp_size)
+
+    def known(self, kind: Kind, *, by_draft_id: bool = False) -> str | None:
+        """The reason for which a divergence of this kind is no news, if the head states one."""
+        for known in self.facts.figures["known"]:
+            if known["kind"] == kind.value and known["ties_by_draft_id"] == by_draft_id:
+                return str(known["reason"])
+        return None
+
+    def rows(self, ids: np.ndarray, spec_step_idx: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the head's projection and the gain before it, asked once for the same rows."""
+        key = (spec_step_idx, ids.tobytes())
+        if key not in self._rows:
+            self._rows[key] = self._checker.guarded(lambda: self._ranks.rows(ids, spec_step_idx))
+        return self._rows[key]
+
+    # -- from hidden states ------------------------------------------------------------------------------
+
+    def run(self, case: HeadCase) -> Run:
+        """What the ranks do with a case, unjudged. Raises `Unknown` where they could not be asked."""
+        self._session.journal.begin(case, self._note())
+        run: Run = self._checker.guarded(lambda: self._ranks.run(case))
+        return run
+
+    def __call__(self, case: HeadCase) -> Judgement:
+        """Raises a `Failure` with a minimal case, or `Unknown`."""
+        run = self.run(case)
+        judgement = judge_head(case, run, self.facts.d2t)
+        if judgement.refused is not None:
+            self.tally.refused[judgement.refused] += 1
+            self._checker.refused = judgement.refused
+        counterexamples = [self._named(case, run, finding) for finding in judgement.findings]
+        news = [c for c in counterexamples if c is not None]
+        if news:
+            for counterexample in news:
+                self.tally.failed[counterexample.identity] += 1
+            self._session.journal.end(case, self._note(), "fails", kinds=[c.identity for c in news])
+            raise FAILURES[news[0].kind](news[0], tuple(news[1:]))
+        self._checker.compared += judgement.tally.calls
+        self.tally.hidden.add(judgement.tally)
+        self._session.journal.end(case, self._note(), "refused" if judgement.refused is not None else "holds")
+        return judgement
+
+    def _named(self, case: HeadCase, run: Run, finding: Finding) -> Counterexample | None:
+        """The cause of a finding; None where it is known."""
+        if finding.kind is Kind.OTHER_LOGITS and self.path != OWN and run.ranks[0].calls[0].logits_differ is None:
+            lowered = self._lowered(case, finding)
+            if lowered is not None:
+                return lowered[0]
+        reducer = HeadReducer(self._ranks, case, run, self._session.reduce_seconds)
+        counterexample: Counterexample = self._checker.guarded(lambda: reducer.counterexample(finding))
+        reason = self.known(counterexample.kind)
+        if reason is None:
+            return counterexample
+        self.tally.known[counterexample.kind.value, reason] += max(1, len(finding.rows))
+        return None
+
+    def _lowered(self, case: HeadCase, finding: Finding) -> tuple[Counterexample | None] | None:
+        """The path on the reference's logits of the failing rows: what is wrong there, or None where nothing is."""
+        rows = list(finding.rows[:8])
+        given: Case = self._checker.guarded(lambda: self._ranks.given(case, rows))
+        try:
+            if self._by_draft_id(given, rows=len(finding.rows)):
+                return (None,)
+            self._checker(given)
+        except Failure as failure:
+            return (failure.counterexamples[0],)
+        return None
+
+    # -- given logits ------------------------------------------------------------------------------------
+
+    def given(self, case: Case) -> Judgement:
+        """A case of given logits, in this head's layout and with its table. Raises `Failure` and `Unknown`."""
+        if self._by_draft_id(case):
+            judgement = self._checker(case, tie_rule="draft_id")
+        else:
+            judgement = self._checker(case)
+        if judgement.refused is not None:
+            self.tally.refused[judgement.refused] += 1
+        self.tally.given.add(judgement.tally)
+        return judgement
+
+    def _by_draft_id(self, case: Case, rows: int | None = None) -> bool:
+        """Whether a path answers a tie otherwise than the full gather because it maps draft ids, and that is known."""
+        reason = self.known(Kind.WRONG_TIE, by_draft_id=True)
+        if reason is None or self.facts.has_rising_table:
+            return False
+        run = self._checker.run(case)
+        wrong = judge(case, run)
+        if wrong.holds or {finding.kind for finding in wrong.findings} != {Kind.WRONG_TIE}:
+            return False
+        if not judge(case, run, "draft_id").holds:
+            return False
+        count = sum(len(finding.rows) for finding in wrong.findings) if rows is None else rows
+        self.tally.known[Kind.WRONG_TIE.value, reason] += count
+        return True
+
+    # -- drafting ----------------------------------------------------------------------------------------
+
+    def draft(self, batch: int, steps: int, seed: int) -> list[list[np.ndarray]]:
+        """Both drafting loops by rank, see `refimpl.ranks.drafting`. Raises `Unknown`."""
+        loops: list[list[np.ndarray]] = self._checker.guarded(lambda: self._ranks.draft(batch, steps, seed))
+        self._checker.compared += 1
+        self.tally.drafted += batch * steps
+        return loops
+
+    def note(self, text: str) -> None:
+        self._session.note(f"head {self.facts.name}: {text}")
+
+    def _note(self) -> dict[str, str]:
+        return {
+            "property": self._checker.property_id,
+            "path": self.path,
+            "head": self.facts.name,
+            "backend": self._checker.backend,
+        }
