@@ -1,10 +1,11 @@
-"""What every property is given: `check`, which runs a case on real ranks and judges it."""
+"""What properties are given: `check` and `check_head`, which run a case on real ranks and judge it."""
 
 from __future__ import annotations
 
 import pytest
 
-from refimpl.pytest_plugin import SESSION, CheckTarget
+from refimpl.head_check import HeadChecker
+from refimpl.pytest_plugin import HEADS, SESSION, CheckTarget, HeadTarget
 from refimpl.session import Checker
 
 
@@ -15,3 +16,20 @@ def check(request: pytest.FixtureRequest) -> Checker:
     checker = Checker(request.config.stash[SESSION], target.path, target.tp_size, request.node.nodeid)
     request.node.stash[CheckTarget.CHECKER] = checker
     return checker
+
+
+@pytest.fixture
+def check_head(request: pytest.FixtureRequest) -> HeadChecker:
+    """A head with the path under test (or its own answers) at one tp_size, on ranks that no other test has used."""
+    target: HeadTarget = request.param
+    session = request.config.stash[SESSION]
+    checker = Checker(session, target.path, target.tp_size, request.node.nodeid)
+    checker.head = target.head
+    request.node.stash[CheckTarget.CHECKER] = checker
+    found = HeadChecker(checker, session, request.config.stash[HEADS][target.head])
+    if found.no_layout is not None:
+        found.tally.refused[found.no_layout] += 1
+        pytest.skip(f"head {target.head} has no layout at tp_size {target.tp_size}: {found.no_layout}")
+    if found.bad_table is not None and not request.node.get_closest_marker("about_tables"):
+        pytest.skip(f"the table of head {target.head} is refuted, no row is compared under it: {found.bad_table}")
+    return found

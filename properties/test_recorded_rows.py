@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from refimpl.pytest_plugin import RECORDED
 from refimpl.session import Checker, Failure, Unknown
 from refimpl.verdict.judge import Tally, judge
 from refimpl.vocab.d2t import targets
-from refimpl.vocab.layouts import Layout, padded_layout
+from refimpl.vocab.layouts import Layout, padded_layout, uneven_layout
 
 pytestmark = pytest.mark.obligations("O1", "O3", "O4")
 
@@ -32,14 +31,6 @@ _BLOCK_VALUES = 1 << 19
 def engine_layout(vocab_size: int, tp_size: int) -> Layout:
     """As engines cut a vocabulary: padded to a multiple of 64, of tp_size too where 64 alone does not divide evenly."""
     return padded_layout(vocab_size, tp_size, pad_to_tp_size=(-(-vocab_size // 64) * 64) % tp_size != 0)
-
-
-def uneven_layout(vocab_size: int, tp_size: int) -> Layout:
-    """Every shard wider than the one before it, but that of rank 1 of three or more, which is empty; all are padded."""
-    weights = [0 if rank == 1 and tp_size > 2 else rank + 1 for rank in range(tp_size)]
-    ends = (vocab_size * total // sum(weights) for total in accumulate(weights))
-    bounds = tuple(pairwise((0, *ends)))
-    return Layout(bounds, max(end - start for start, end in bounds) + 3)
 
 
 LAYOUTS = {"engine": engine_layout, "uneven": uneven_layout}

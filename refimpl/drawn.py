@@ -34,9 +34,9 @@ def _pool(seed: int, step: int, length: int) -> np.ndarray:
 
 def twins(seed: int, step: int, ids: np.ndarray, num_rows: int) -> np.ndarray:
     """int64: the row that each row equals: itself, or for one in eight any other."""
-    mixed = mixed(ids, 2 * (seed * 131 + step) + 1)
-    other = (mixed(mixed, 5) % np.uint64(num_rows)).astype(np.int64)
-    return np.where(mixed % np.uint64(_TWINS) == 0, other, ids.astype(np.int64))
+    number = mixed(ids, 2 * (seed * 131 + step) + 1)
+    other = (mixed(number, 5) % np.uint64(num_rows)).astype(np.int64)
+    return np.where(number % np.uint64(_TWINS) == 0, other, ids.astype(np.int64))
 
 
 def rows(seed: int, step: int, start: int, end: int, num_rows: int, length: int) -> torch.Tensor:

@@ -328,7 +328,7 @@ class Head:
         return self.layout(dist.get_world_size(group)).shard(dist.get_rank(group))
 
     def argmax(self, logits: torch.Tensor) -> torch.Tensor:
-        """Token ids of full rows ``(batch, num_logits)``, scattered into the target vocabulary where there is a table."""
+        """Token ids of full rows ``(batch, num_logits)``; a table scatters them into the target vocabulary."""
         d2t = self.table(logits.device)
         if d2t is not None:
             scattered = logits.new_full((logits.shape[0], self.vocab_size), -torch.inf)

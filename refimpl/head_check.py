@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn
 
 import numpy as np
 
-from refimpl.case import Case
+from refimpl import bits
+from refimpl.case import Call, Case
 from refimpl.head_case import HeadCase
 from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks
 from refimpl.ranks.outcome import Run
@@ -18,12 +20,15 @@ from refimpl.verdict.head_reduce import HeadReducer
 from refimpl.verdict.judge import Finding, Judgement, Tally, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.reduce import Counterexample
+from refimpl.vocab.d2t import TableReport, check_table
+from refimpl.vocab.layouts import Layout
 
 
 @dataclass
 class HeadTally:
     """Numbers of one head with one path at one tp_size; all of them add up over processes."""
 
+    starts_from_hidden_states: bool = True
     hidden: Tally = field(default_factory=Tally)  # rows from hidden states
     given: Tally = field(default_factory=Tally)  # rows of given logits
     drafted: int = 0
@@ -33,6 +38,7 @@ class HeadTally:
 
     def plain(self) -> dict[str, Any]:
         return {
+            "starts_from_hidden_states": self.starts_from_hidden_states,
             "hidden": vars(self.hidden),
             "given": vars(self.given),
             "drafted": self.drafted,
@@ -56,16 +62,21 @@ class HeadChecker:
         self.tp_size = checker.tp_size
         self._ranks = HeadRanks(session.ranks, self.path, facts, self.tp_size)
         self._rows: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
-        self._maps_draft_ids: bool | None = None
+        self._seen: set[tuple[str, str]] = set()
 
     @property
     def tally(self) -> HeadTally:
         key = (self.facts.name, self.path, self.tp_size)
-        found: HeadTally = self._session.heads.setdefault(key, HeadTally())
-        return found
+        return self._session.heads.setdefault(key, HeadTally(self.facts.starts_from_hidden_states))
 
     @property
-    def layout(self) -> Any:
+    def no_layout(self) -> str | None:
+        """Why the head has no layout at this tp_size, where it has none."""
+        layout = self.facts.layouts[self.tp_size]
+        return layout if isinstance(layout, str) else None
+
+    @property
+    def layout(self) -> Layout:
         return self.facts.layout(self.tp_size)
 
     def known(self, kind: Kind, *, by_draft_id: bool = False) -> str | None:
@@ -74,6 +85,50 @@ class HeadChecker:
             if known["kind"] == kind.value and known["ties_by_draft_id"] == by_draft_id:
                 return str(known["reason"])
         return None
+
+    @property
+    def any_known_seen(self) -> bool:
+        return bool(self._seen)
+
+    @property
+    def unseen_known(self) -> list[str]:
+        """Known divergences that this test has not seen, as far as this path has them."""
+        if not self.facts.has_rising_table and self.path != OWN and self.maps_draft_ids is False:
+            return []
+        stated = [(known["kind"], str(known["reason"])) for known in self.facts.figures["known"]]
+        return [f"{kind} ({reason})" for kind, reason in stated if (kind, reason) not in self._seen]
+
+    @property
+    def maps_draft_ids(self) -> bool | None:
+        """Whether the path claims to break ties by draft id; None where it claims nothing."""
+        claim = self._checker.tie_break
+        return None if claim is None else claim == "draft_id"
+
+    @cached_property
+    def table_report(self) -> TableReport | None:
+        d2t = self.facts.d2t
+        if d2t is None:
+            return None
+        return check_table(d2t, self.facts.num_logits, int(self.facts.figures["vocab_size"]))
+
+    @property
+    def bad_table(self) -> str | None:
+        """What makes the head's table unusable."""
+        report = self.table_report
+        return report.errors[0] if report is not None and report.errors else None
+
+    def table(self) -> None:
+        """Raises `Failure` for a table that is no injective map into the target vocabulary."""
+        if self.bad_table is None:
+            return
+        size = bits.encode(np.zeros((1, self.facts.num_logits)), self.facts.logits_dtype)
+        case = Case((Call(self.layout, self.facts.logits_dtype, size),))
+        self.tally.failed[Kind.BAD_TABLE.value] += 1
+        self._checker.fail(Kind.BAD_TABLE, self.bad_table, case, self._checker.run(case))
+
+    def _note_known(self, kind: Kind, reason: str, rows: int) -> None:
+        self.tally.known[kind.value, reason] += rows
+        self._seen.add((kind.value, reason))
 
     def rows(self, ids: np.ndarray, spec_step_idx: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the head's projection and the gain before it, asked once for the same rows."""
@@ -92,6 +147,9 @@ class HeadChecker:
 
     def __call__(self, case: HeadCase) -> Judgement:
         """Raises a `Failure` with a minimal case, or `Unknown`."""
+        key = (f"{self.facts.name} {self.path}", case.digest, "")
+        if key in self._session.failed:
+            raise self._session.failed[key]  # Hypothesis shows a failure by running it again
         run = self.run(case)
         judgement = judge_head(case, run, self.facts.d2t)
         if judgement.refused is not None:
@@ -103,8 +161,11 @@ class HeadChecker:
             for counterexample in news:
                 self.tally.failed[counterexample.identity] += 1
             self._session.journal.end(case, self._note(), "fails", kinds=[c.identity for c in news])
-            raise FAILURES[news[0].kind](news[0], tuple(news[1:]))
+            self._session.failed[key] = FAILURES[news[0].kind](news[0], tuple(news[1:]))
+            raise self._session.failed[key]
         self._checker.compared += judgement.tally.calls
+        self._checker.rows += judgement.tally.rows
+        self._checker.dtypes.add(self.facts.logits_dtype)
         self.tally.hidden.add(judgement.tally)
         self._session.journal.end(case, self._note(), "refused" if judgement.refused is not None else "holds")
         return judgement
@@ -120,7 +181,7 @@ class HeadChecker:
         reason = self.known(counterexample.kind)
         if reason is None:
             return counterexample
-        self.tally.known[counterexample.kind.value, reason] += max(1, len(finding.rows))
+        self._note_known(counterexample.kind, reason, max(1, len(finding.rows)))
         return None
 
     def _lowered(self, case: HeadCase, finding: Finding) -> tuple[Counterexample | None] | None:
@@ -139,10 +200,7 @@ class HeadChecker:
 
     def given(self, case: Case) -> Judgement:
         """A case of given logits, in this head's layout and with its table. Raises `Failure` and `Unknown`."""
-        if self._by_draft_id(case):
-            judgement = self._checker(case, tie_rule="draft_id")
-        else:
-            judgement = self._checker(case)
+        judgement = self._checker(case, tie_rule="draft_id" if self._by_draft_id(case) else "target_id")
         if judgement.refused is not None:
             self.tally.refused[judgement.refused] += 1
         self.tally.given.add(judgement.tally)
@@ -160,7 +218,7 @@ class HeadChecker:
         if not judge(case, run, "draft_id").holds:
             return False
         count = sum(len(finding.rows) for finding in wrong.findings) if rows is None else rows
-        self.tally.known[Kind.WRONG_TIE.value, reason] += count
+        self._note_known(Kind.WRONG_TIE, reason, count)
         return True
 
     # -- drafting ----------------------------------------------------------------------------------------
@@ -171,6 +229,18 @@ class HeadChecker:
         self._checker.compared += 1
         self.tally.drafted += batch * steps
         return loops
+
+    def fail(self, kind: Kind, message: str, case: HeadCase) -> NoReturn:
+        """Report a failure that a property found by a rule of its own, with the hidden states it came from."""
+        run = self.run(case)
+        given: Case = self._checker.guarded(lambda: self._ranks.given(case, list(range(case.num_rows))))
+        finding = Finding(kind, kind.value, 0, message)
+        counterexample = Counterexample(
+            kind=kind, identity=kind.value, case=given, tie_rule="target_id", run=run, finding=finding, origin=case
+        )
+        self.tally.failed[kind.value] += 1
+        self._session.journal.end(case, self._note(), "fails", kinds=[kind.value])
+        raise FAILURES[kind](counterexample)
 
     def note(self, text: str) -> None:
         self._session.note(f"head {self.facts.name}: {text}")

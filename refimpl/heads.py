@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from refimpl.head import Head
 
 ENTRY_POINTS = "argmax_parity.heads"
+CHECKPOINT = "checkpoint:"  # before a folder, instead of a name
 DEFAULT = "small_eagle3"
 _FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "heads"
 
@@ -63,6 +64,9 @@ def load(name: str) -> Head:
     """The head of a name, on an executor. Raises loading.LoadError and HeadError."""
     from refimpl.head import Head  # with torch, which the driver does without
 
+    if name.startswith(CHECKPOINT):
+        read: Any = loading.load("fixtures.checkpoints.head:load_named")
+        return read(name)
     reference = f"fixtures.heads.{name}:head" if name in shipped() else installed().get(name, name)
     found: Any = loading.load(reference)
     if isinstance(found, type) and issubclass(found, Head):

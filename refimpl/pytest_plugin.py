@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from refimpl import __version__, bits, loading, summary
+from refimpl import __version__, bits, head_summary, heads, loading, summary
 from refimpl.case import Call, Case
+from refimpl.head_case import HeadRef
 from refimpl.option_guard import is_for_this_project
+from refimpl.ranks.head_runtime import OWN, HeadFacts, facts_of
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.launch import Launch, serve
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 SESSION = pytest.StashKey[Session]()
 RECORDED = pytest.StashKey["Recorded"]()  # the rows of --logits, where it is given
+HEADS = pytest.StashKey[dict[str, HeadFacts]]()  # what the ranks told of each head of --head
 SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
@@ -51,6 +54,8 @@ _COMMON = dict(
     print_blob=False,
 )
 PROFILES = {"dev": 8, "ci": 30, "nightly": 300}
+# A head's weights, beyond which its hidden size is reduced: the vocabulary, and all that depends on it, stays real.
+WEIGHT_BYTES = {"dev": 16 << 20, "ci": 64 << 20, "nightly": None}
 for _name, _examples in PROFILES.items():
     settings.register_profile(_name, settings(max_examples=_examples, **_COMMON))  # type: ignore[arg-type]
 
@@ -68,11 +73,24 @@ class CheckTarget:
         return f"{self.path}-tp{self.tp_size}"
 
 
+@dataclass(frozen=True)
+class HeadTarget:
+    """What one parametrised test of a head is about. ``path``: `OWN` for a head that answers for itself."""
+
+    head: str
+    path: str
+    tp_size: int
+
+    def __str__(self) -> str:
+        return f"{self.head}-{self.path}-tp{self.tp_size}"
+
+
 @dataclass
 class _Run:
     launch: Launch
     paths: tuple[str, ...]
     tp_sizes: tuple[int, ...]
+    heads: tuple[HeadRef, ...] = ()
     ranks: Ranks | None = None
     header: str = ""
     published: bool = False
@@ -95,6 +113,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tp",
         metavar="SIZES",
         help="tensor-parallel sizes, e.g. 2,4 (default: WORLD_SIZE under torchrun, 2 without)",
+    )
+    group.addoption(
+        "--head",
+        action="append",
+        metavar="NAME",
+        help="draft head to certify: a shipped or installed one, file.py:name, or all (default: the small "
+        f"{heads.DEFAULT}); may be given several times",
     )
     group.addoption("--backend", default="auto", metavar="auto|nccl|gloo", help="auto: nccl where there are GPUs")
     group.addoption(
@@ -153,6 +178,17 @@ def _parse_timeout(text: str) -> float:
     return seconds
 
 
+def _parse_heads(config: pytest.Config, profile: str) -> tuple[HeadRef, ...]:
+    given = config.getoption("--head") or [heads.DEFAULT]
+    names: list[str] = []
+    for name in given:
+        try:
+            names += heads.expand([name])
+        except heads.HeadError as error:
+            raise pytest.UsageError(f"--head={name}: {error}") from error
+    return tuple(HeadRef(name, WEIGHT_BYTES[profile]) for name in dict.fromkeys(names))
+
+
 def _load_logits(config: pytest.Config, name: str) -> Recorded:
     from fixtures.recorded import RecordedError, load_recorded  # once pytest has put the project on sys.path
 
@@ -179,7 +215,7 @@ def _parse_options(config: pytest.Config) -> _Run:
     profile = getattr(config.option, "hypothesis_profile", None)
     if profile is not None and profile not in PROFILES:
         raise pytest.UsageError(f"--hypothesis-profile={profile}: choose one of {', '.join(PROFILES)}")
-    run = _Run(launch, paths, _parse_tp(config.getoption("--tp"), launch))
+    run = _Run(launch, paths, _parse_tp(config.getoption("--tp"), launch), _parse_heads(config, profile or "dev"))
     run.ranks = Ranks(launch, backend, _parse_timeout(config.getoption("--rank-timeout")))
     logits = config.getoption("--logits")
     if logits is not None:
@@ -257,6 +293,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_tp(n): the property needs tp_size n or more")
     config.addinivalue_line("markers", "obligations(O1, ...): what rows that hold are evidence for, see the ledger")
+    config.addinivalue_line("markers", "needs_path: the property is about heads that leave the reduction to a path")
+    config.addinivalue_line("markers", "needs_hidden_states: the property is about heads that make logits or tokens")
+    config.addinivalue_line("markers", "about_tables: the property of a head is decided under a wrong table too")
+    config.addinivalue_line("markers", "needs_known: the property is about heads that state a known divergence")
     config.addinivalue_line("markers", "needs_cuda: the property runs on nccl only")
     config.stash[SUMMARIES] = []
     if getattr(config.option, "hypothesis_profile", None) is None and is_for_this_project(
@@ -282,6 +322,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(config, "workerinput"):
         for path in run.paths:
             _preflight(run, path)
+    config.stash[HEADS] = {}
+    for ref in run.heads:
+        try:
+            config.stash[HEADS][ref.name] = facts_of(run.ranks, ref, run.tp_sizes)
+        except heads.HeadError as error:
+            raise pytest.UsageError(f"--head={ref.name}: {error}") from error
+        except RanksUnavailable as error:
+            raise pytest.UsageError(f"the ranks could not be started: {error}") from error
     facts = run.ranks.facts(Spec(loading.qualified(run.paths[0]), run.tp_sizes[0]))
     run.header = _header(run, facts)
     run.ranks.retire()
@@ -368,6 +416,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         sizes = run.tp_sizes if run else (2,)
         targets = [CheckTarget(path, size) for path in paths for size in sizes]
         metafunc.parametrize("check", targets, ids=str, indirect=True)
+    if "check_head" in metafunc.fixturenames:
+        metafunc.parametrize("check_head", _head_targets(metafunc), ids=str, indirect=True)
+
+
+def _head_targets(metafunc: pytest.Metafunc) -> list[HeadTarget]:
+    run = metafunc.config.stash.get(_RUN, None)
+    if run is None:
+        return [HeadTarget(heads.DEFAULT, path, 2) for path in loading.SHIPPED_PATHS]
+    needs = {mark.name for mark in metafunc.definition.iter_markers()}
+    targets = []
+    for name, facts in metafunc.config.stash.get(HEADS, {}).items():
+        if "needs_path" in needs and facts.own_tokens:
+            continue
+        if "needs_hidden_states" in needs and not facts.starts_from_hidden_states:
+            continue
+        if "needs_known" in needs and not facts.figures["known"]:
+            continue
+        paths = (OWN,) if facts.own_tokens else run.paths
+        targets += [HeadTarget(name, path, size) for path in paths for size in run.tp_sizes]
+    return targets
 
 
 @pytest.hookimpl(trylast=True)
@@ -494,7 +562,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line(f"known divergence no longer fails, take it off the list: {report.nodeid}")
     for line in summary.render(parts):
         terminalreporter.write_line(line)
-    for line in render_ledger(Ledger.merged(part["evidence"] for part in parts)):
+    ledger = Ledger.merged(part["evidence"] for part in parts)
+    for line in render_ledger(Ledger(entry for entry in ledger.entries if entry.head is None)):
+        terminalreporter.write_line(line)
+    for line in head_summary.render(parts):
         terminalreporter.write_line(line)
     if not summary.compared(parts):
         terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)

@@ -34,7 +34,8 @@ def merge(parts: list[dict[str, Any]]) -> dict[tuple[str, int], Counter[str]]:
 
 def compared(parts: list[dict[str, Any]]) -> int:
     """Rows that were compared with the reference."""
-    return sum(numbers["rows"] for numbers in merge(parts).values())
+    from_hidden_states = sum(head["hidden"]["rows"] for part in parts for head in part["heads"])
+    return from_hidden_states + sum(numbers["rows"] for numbers in merge(parts).values())
 
 
 def render(parts: list[dict[str, Any]]) -> list[str]:

@@ -1,10 +1,10 @@
 """A drafting loop on the ranks: a toy draft model with the head under test, drafting several tokens in a row, and a
 greedy verification of what it drafted.
 
-The toy draft model remembers in its hidden state and embeds a token as the row of the lm_head that it makes likely next.
-The toy target is the same model, which on some (position, token) pairs expects another successor: so it accepts most
-drafts and refuses some. It verifies as engines do: all positions are fed the drafted tokens, and the first position whose
-greedy token is not the drafted one ends what is accepted.
+The toy draft model keeps a memory and embeds a token as the row of the lm_head that it makes likely next. The toy
+target is the same model, which on some (position, token) pairs expects another successor: so it accepts most drafts and
+refuses some. It verifies as engines do: all positions are fed the drafted tokens, and the first position whose greedy
+token is not the drafted one ends what is accepted.
 
 The loop is run twice, each answer fed its own tokens back: by the full gather, and by the path under test.
 """
@@ -46,8 +46,7 @@ class Toy:
     def step(self, memory: torch.Tensor, tokens: torch.Tensor, position: int) -> torch.Tensor:
         """The next hidden state, float32 of unit mean square."""
         embedded = self._embed(tokens, position)
-        memory = _normal(embedded + _MEMORY * torch.roll(memory, 1, dims=1).tanh())
-        return memory
+        return _normal(embedded + _MEMORY * torch.roll(memory, 1, dims=1).tanh())
 
     def hidden_states(self, memory: torch.Tensor) -> torch.Tensor:
         return memory.to(torch_dtype(self._head.dtype))
@@ -70,11 +69,19 @@ def _normal(values: torch.Tensor) -> torch.Tensor:
     return values * torch.rsqrt(values.square().mean(dim=1, keepdim=True) + 1e-6)
 
 
+def patterns(tensor: torch.Tensor) -> np.ndarray:
+    """Bit patterns as `refimpl.bits` holds them."""
+    tensor = tensor.detach().contiguous().cpu()
+    if tensor.element_size() == 4:
+        return tensor.view(torch.int32).numpy().view(np.uint32)
+    return tensor.view(torch.int16).numpy().view(np.uint16)
+
+
 def draft(executor: Executor, head: Head, order: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Both loops and the verification of each.
 
-    Arrays, for the full gather and then for the path: drafted tokens ``(steps, batch)``, the target's tokens at the same
-    positions, and the hidden states ``(steps, batch, hidden_size)`` as bit patterns.
+    Arrays, for the full gather and then for the path: drafted tokens ``(steps, batch)``, the target's tokens at the
+    same positions, and the hidden states ``(steps, batch, hidden_size)`` as bit patterns.
     """
     device = executor.device
     step_count, batch, seed = order["steps"], order["batch"], order["seed"]
@@ -112,8 +119,6 @@ def draft(executor: Executor, head: Head, order: dict[str, Any]) -> tuple[dict[s
             memory = target.step(memory, tokens, position)
             greedy.append(full(target.hidden_states(memory), position).clone())
             tokens = drafted[position]  # it is fed what was drafted, whatever it would have said
-        all_states = torch.stack(states).cpu()
-        as_bits = torch.int32 if all_states.element_size() == 4 else torch.int16
         results += [torch.stack(drafted).cpu().numpy(), torch.stack(greedy).cpu().numpy()]
-        results.append(all_states.view(as_bits).numpy())
+        results.append(patterns(torch.stack(states)))
     return {"event": "answer"}, results

@@ -301,7 +301,7 @@ class Executor:
         if wrong:
             outcome |= {"status": "wrong form", "message": wrong}
             return None
-        return tokens  # type: ignore[no-any-return]
+        return tokens
 
     def _sequence(self) -> int:
         try:

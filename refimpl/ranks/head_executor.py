@@ -1,6 +1,6 @@
 """What an executor does with heads: it loads them, tells their facts, and runs both answers from hidden states.
 
-The head's file is the user's code, as a path is: whatever it raises is an outcome, and nothing of it reaches the driver.
+The head's file is the user's code, as a path is: whatever it raises is an outcome, and none of it reaches the driver.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class HeadExecutor:
         return {"event": "answer"}, [rows.cpu().numpy(), gain.cpu().numpy()]
 
     def _logits(self, order: dict[str, Any], arrays: list[np.ndarray]) -> Answer:
-        """Logits of chosen rows of a batch, made with the whole of it: of a head with own answers all, else a shard's."""
+        """Logits of chosen rows, made with the whole batch: all, where the head answers for itself, else a shard's."""
         head = self._head(order)
         hidden = self._hidden(order, arrays[0])
         step = order["spec_step_idx"]
@@ -98,9 +98,7 @@ class HeadExecutor:
         else:
             shard = self._executor.shard(order)
             logits = head.local_logits(hidden, shard, step)
-        chosen = logits[torch.from_numpy(arrays[1]).to(logits.device)].contiguous().cpu()
-        as_bits = torch.int32 if chosen.element_size() == 4 else torch.int16
-        return {"event": "answer"}, [chosen.view(as_bits).numpy()]
+        return {"event": "answer"}, [drafting.patterns(logits[torch.from_numpy(arrays[1]).to(logits.device)])]
 
     def _variants(self, order: dict[str, Any], arrays: list[np.ndarray]) -> Answer:
         """Draft ids of every variant's logits, ties by target id and by draft id: ``(2, batch)`` each."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refimpl import bits, loading
+from refimpl import loading
 from refimpl.case import Call, Case
 from refimpl.head_case import HeadCase, HeadRef
 from refimpl.heads import HeadError
@@ -149,14 +149,14 @@ class HeadRanks:
         chosen = np.array(rows, np.int64)
         order = _case_order(case, "logits")
         parts = [arrays[0] for _, arrays in self._ask(order, [case.hidden_states, chosen])]
-        storage = bits.STORAGE[self.facts.logits_dtype]
         if self.facts.own_tokens:
             logits = parts[0]
         else:
             bounds = case.layout.bounds
-            logits = np.concatenate([part[:, : end - start] for part, (start, end) in zip(parts, bounds, strict=True)], 1)
-        logits = np.ascontiguousarray(logits).view(storage)
-        return Case((Call(case.layout, self.facts.logits_dtype, logits, (0,), self.facts.d2t),))
+            logits = np.concatenate(
+                [part[:, : end - start] for part, (start, end) in zip(parts, bounds, strict=True)], 1
+            )
+        return Case((Call(case.layout, self.facts.logits_dtype, np.ascontiguousarray(logits), (0,), self.facts.d2t),))
 
     def variants(self, case: HeadCase) -> dict[str, np.ndarray]:
         """What the rows give by every variant of the head: ``(2, batch)``, tokens and draft ids; "" is the head."""

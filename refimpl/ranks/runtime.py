@@ -308,7 +308,6 @@ class Ranks:
         """
         spec = Spec(loading.qualified(path), case.tp_size, case.bystanders, debug)
 
-
         def orders() -> Iterator[Frame]:
             for tp_rank in range(case.tp_size):
                 head, arrays = _orders(case, tp_rank, count, reference)

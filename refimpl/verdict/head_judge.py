@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from refimpl.head_case import HeadCase
-from refimpl.ranks.outcome import NAN_ROW, NEG_INF_ROW
-from refimpl.ranks.outcome import Run
+from refimpl.ranks.outcome import NAN_ROW, NEG_INF_ROW, Run
 from refimpl.verdict.judge import Finding, Judgement, Tally, judge_ends
 from refimpl.verdict.kinds import Kind
 
@@ -54,7 +53,9 @@ def judge_head(case: HeadCase, run: Run, d2t: np.ndarray | None) -> Judgement:
     if full_is_wrong.any():
         row = int(np.flatnonzero(full_is_wrong)[0])
         what = f"the engine's full gather gives {reference[0][row]}"
-        expected = "other tokens on other ranks" if truth is None else f"the argmax of the head's logits is {truth[row]}"
+        expected = (
+            "other tokens on other ranks" if truth is None else f"the argmax of the head's logits is {truth[row]}"
+        )
         found(Kind.FULL_PATH, f"row {row}: {what}, {expected}", np.flatnonzero(full_is_wrong))
     # Where the full gather itself is wrong, the local answer is held against the logits.
     right = reference[0] if truth is None else np.where(full_is_wrong, truth, reference[0])

@@ -1,14 +1,14 @@
 """From a difference between a head's two answers to the smallest hidden state that shows it, and to its cause.
 
 For a path under test a failing row is first lowered to given logits: if the path is wrong on those, the judge and the
-reducer of given logits say why. What is left has other logits. Of an engine that answers for itself the suite sees tokens
-only, so it asks which variant of the head (no scale, no cap, step 0) gives exactly the tokens that were observed.
+reducer of given logits say why. What is left has other logits. Of an engine that answers for itself the suite sees only
+tokens, so it asks which variant of the head (no scale, no cap, step 0) gives exactly those that were observed.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from refimpl import bits
 from refimpl.head_case import HeadCase
 from refimpl.ranks.head_runtime import HeadRanks
 from refimpl.ranks.outcome import Run
-from refimpl.verdict.explain import Explanation
 from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.judge import Finding, classify
 from refimpl.verdict.kinds import Kind
@@ -58,7 +57,9 @@ class HeadReducer:
         shown, run = self.case, self.run
         if self.case.num_rows > _CLASSIFIED_ROWS and smaller.rows:
             rows = list(smaller.rows[:_CLASSIFIED_ROWS])
-            smaller = Finding(smaller.kind, smaller.identity, 0, smaller.message, tuple(range(len(rows))), smaller.ranks)
+            smaller = Finding(
+                smaller.kind, smaller.identity, 0, smaller.message, tuple(range(len(rows))), smaller.ranks
+            )
             run = _sliced(self.run, rows)
         given = self._ranks.given(self.case, rows)
         kind = cause.kind
@@ -174,7 +175,6 @@ class HeadReducer:
 
 def _sliced(run: Run, rows: list[int]) -> Run:
     """The outcomes of some rows of a batch."""
-    from dataclasses import replace
 
     def part(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else array[rows]
@@ -187,6 +187,3 @@ def _sliced(run: Run, rows: list[int]) -> Run:
         )
         ranks.append(replace(rank, calls=calls))
     return replace(run, ranks=tuple(ranks))
-
-
-__all__ = ["Cause", "Explanation", "HeadReducer"]

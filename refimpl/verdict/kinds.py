@@ -39,6 +39,7 @@ class Kind(str, Enum):
     # From hidden states: what the two answers of a head start from, or what they are compared with.
     OTHER_LOGITS = "other-logits"
     FULL_PATH = "full-path"
+    BAD_TABLE = "bad-table"
     # Right tokens by the wrong means.
     COMMUNICATION = "communication"
     # The reference itself is contradicted by the NumPy opinion.
@@ -68,6 +69,7 @@ DESCRIPTIONS: dict[Kind, str] = {
     Kind.DIED: "a rank's process ended",
     Kind.OTHER_LOGITS: "the two answers start from the same hidden states but not from the same logits",
     Kind.FULL_PATH: "the engine's own full gather does not give the argmax of its head's logits",
+    Kind.BAD_TABLE: "the head's table is no injective map into the target vocabulary: no row is compared under it",
     Kind.COMMUNICATION: "tokens are right, but the traffic is not that of a local reduction",
     Kind.REFERENCE: "the full gather contradicts the NumPy argmax: a fault of this suite or of the platform",
 }

@@ -43,6 +43,8 @@ BY_KIND = {
     Kind.PADDING_RETURNED: "O4",
     Kind.ID_OUT_OF_RANGE: "O4",
     Kind.WRONG_TARGET: "O5",
+    Kind.BAD_TABLE: "O5",
+    Kind.OTHER_LOGITS: "O0",
     Kind.ROW_DEPENDENCE: "O6",
     Kind.NONDETERMINISTIC: "O6",
     Kind.RESULT_OVERWRITTEN: "O6",
@@ -59,6 +61,7 @@ BEYOND_OBLIGATIONS = {
     Kind.INPUT_MODIFIED: "the contract: real columns are read-only",
     Kind.REFUSED_LATE: "the contract: a refusal comes before any collective",
     Kind.COMMUNICATION: "the claim of O(batch x tp_size) bytes",
+    Kind.FULL_PATH: "nothing about the local answer: what it is compared with is wrong",
     Kind.REFERENCE: "nothing about the path: the reference itself is in doubt",
 }
 

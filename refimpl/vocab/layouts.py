@@ -99,6 +99,14 @@ def padded_layout(vocab_size: int, tp_size: int, multiple: int = 64, *, pad_to_t
     return Layout(tuple(pairwise(cuts)), padded_size)
 
 
+def uneven_layout(vocab_size: int, tp_size: int) -> Layout:
+    """Every shard wider than the one before it, but that of rank 1 of three or more, which is empty; all are padded."""
+    weights = [0 if rank == 1 and tp_size > 2 else rank + 1 for rank in range(tp_size)]
+    ends = (vocab_size * total // sum(weights) for total in accumulate(weights))
+    bounds = tuple(pairwise((0, *ends)))
+    return Layout(bounds, max(end - start for start, end in bounds) + 3)
+
+
 def all_splits(vocab_size: int, tp_size: int) -> Iterator[Layout]:
     """Every contiguous split, empty shards included: binomial(vocab_size + tp_size - 1, tp_size - 1) layouts.
 
