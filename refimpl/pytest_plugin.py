@@ -6,8 +6,10 @@ the driver: it alone collects, runs Hypothesis and reports. Every other rank ser
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,7 @@ SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
 _MAX_TP_SIZE = 64
+_FIRST_WORD_SECONDS = 15.0
 
 # No shrink phase: failing cases are cut down by the suite's own reducer, which knows what a row is. Hypothesis' own
 # clock limits would call a slow machine a failure.
@@ -149,6 +152,14 @@ def _keep_quiet_but_on_the_first_rank() -> None:
         for number in (1, 2):
             os.dup2(quiet, number)
         os.close(quiet)
+    if not Launch.from_environment().is_driver:
+        atexit.register(_end_after_the_first_rank)
+
+
+def _end_after_the_first_rank() -> None:
+    """A rank that ends red has torchrun end the others, and rank 0 may not have said yet what is wrong."""
+    # torchrun ends this sleep as soon as rank 0 is gone.
+    time.sleep(_FIRST_WORD_SECONDS)
 
 
 def _parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
@@ -245,7 +256,10 @@ def _is_controller(config: pytest.Config) -> bool:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """On every torchrun rank but 0: serve until the driver is done, and end as it does."""
     launch = Launch.from_environment()
-    return None if launch.is_driver else serve(launch)
+    if launch.is_driver:
+        return None
+    atexit.unregister(_end_after_the_first_rank)  # it ends with the driver's farewell
+    return serve(launch)
 
 
 class _Driver:

@@ -27,11 +27,13 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
 
 
-def run(*arguments: str, cwd: Path = ROOT, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, cwd: Path = ROOT, timeout: float = 240, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         arguments,
         cwd=cwd,
-        env=environment(),
+        env=environment() if env is None else env,
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -110,6 +112,16 @@ def test_wrong_usage_under_torchrun_is_said_once_and_ends(arguments: list[str], 
     ours = (result.stdout + result.stderr).split("torch/distributed/elastic")[0]
     assert result.returncode == 1
     assert ours.count(said) == 1 and "Traceback" not in ours
+
+
+def test_a_slow_first_rank_still_says_what_is_wrong(tmp_path: Path) -> None:
+    """Every rank finds the wrong flag; torchrun ends all of them with the first that does."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(4)\n"
+    )
+    extended = {**environment(), "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    result = run(*torchrun(2, QUICK, "--no-such-flag"), timeout=120, env=extended)
+    assert result.returncode == 1 and "unrecognized arguments: --no-such-flag" in result.stderr
 
 
 def test_restarts_are_refused() -> None:
