@@ -8,20 +8,23 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 REFERENCE = "full_gather"
 
 
-def _shipped_paths() -> tuple[str, ...]:
-    """Every file of refimpl/paths that defines a function of its own name; nothing is imported to find out."""
-    files = sorted((Path(__file__).parent / "paths").glob("*.py"))
+def _paths_in(folder: str) -> tuple[str, ...]:
+    """Every file of a folder that defines a function of its own name; nothing is imported to find out."""
+    files = sorted((Path(__file__).parent / folder).glob("*.py"))
     names = [file.stem for file in files if f"\ndef {file.stem}(" in file.read_text()]
     return tuple(name for name in names if name != REFERENCE)
 
 
-SHIPPED_PATHS = _shipped_paths()
+SHIPPED_PATHS = _paths_in("paths")
+PEER_PATHS = _paths_in("paths/peers")  # other engines' algorithms, run by name or by the group word only
+GROUPS = {"own": SHIPPED_PATHS, "peers": PEER_PATHS}
 
 
 class LoadError(Exception):
@@ -30,16 +33,23 @@ class LoadError(Exception):
 
 def qualified(name: str) -> str:
     """A shipped path's short name in full; any other name as it is."""
+    if name in PEER_PATHS:
+        return f"refimpl.paths.peers.{name}:{name}"
     return f"refimpl.paths.{name}:{name}" if name in (*SHIPPED_PATHS, REFERENCE) else name
+
+
+def expand(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of paths with the group words ``own`` and ``peers`` replaced by their members, each name once."""
+    return tuple(dict.fromkeys(path for name in names for path in GROUPS.get(name, (name,))))
 
 
 def check_form(name: str) -> str | None:
     """What is wrong with the form of a name, without importing anything."""
-    if name in (*SHIPPED_PATHS, REFERENCE):
+    if name in (*SHIPPED_PATHS, *PEER_PATHS, REFERENCE):
         return None
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
-        shipped = ", ".join(SHIPPED_PATHS)
+        shipped = ", ".join((*SHIPPED_PATHS, *PEER_PATHS))
         return f"{name!r} is neither package.module:name nor file.py:name nor one of {shipped}"
     if where.endswith(".py") and not Path(where).is_file():
         return f"{name!r} names a file that does not exist: {Path(where).absolute()}"

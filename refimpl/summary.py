@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from refimpl.verdict import expected
+
 _COLUMNS = (
     ("path", 24),
     ("tp", 3),
@@ -58,6 +60,7 @@ def render(parts: list[dict[str, Any]]) -> list[str]:
         lines.append("  ".join(f"{v:<{width}}" if name == "path" else f"{v!s:>{width}}" for v, (name, width) in cells))
         if kinds:
             lines.append("    kinds: " + ", ".join(sorted(kinds)))
+    lines += _expected_divergences(parts)
     filler = sum(numbers["filler_rows"] for numbers in merged.values())
     if filler:
         differs = sum(numbers["filler_differs"] for numbers in merged.values())
@@ -71,4 +74,20 @@ def render(parts: list[dict[str, Any]]) -> list[str]:
             refusals.update(tally["refusals"])
     lines += [f"refused {count} times: {message}" for message, count in refusals.most_common(5)]
     lines += sorted({note for part in parts for note in part["notes"]})
+    return lines
+
+
+def _expected_divergences(parts: list[dict[str, Any]]) -> list[str]:
+    """A line for each that was met, and for each that was not: it may have been mended."""
+    met: Counter[str] = Counter()
+    for part in parts:
+        for tally in part["tallies"]:
+            met.update(tally["set_aside"])
+    paths = {tally["path"] for part in parts for tally in part["tallies"]}
+    lines = []
+    for line in expected.shipped():
+        if met[line.identity]:
+            lines.append(f"expected divergence {line.identity} on {met[line.identity]:,} rows: {line.reason}")
+        elif line.path in paths:
+            lines.append(f"expected divergence {line.identity} did not show; if it never does, take it off the list")
     return lines
