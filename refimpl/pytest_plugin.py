@@ -536,6 +536,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if result.outcome == "failed":
             result.longrepr = "\n\n".join(texts)
         return result
+    for line in checker.expected:
+        if checker.set_aside[line.identity]:
+            kind = ", ".join(sorted(kind.value for kind in line.kinds))
+            scope = f"expected on {checker.set_aside[line.identity]} rows: {line.reason}"
+            ledger.add(checker.evidence(line.obligation, Status.REFUTED, kind=kind, scope=scope))
     named = [name for mark in item.iter_markers("obligations") for name in mark.args]
     if isinstance(error, Unknown):
         for name in named:

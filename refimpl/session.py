@@ -132,7 +132,7 @@ class Checker:
         self.set_aside: Counter[str] = Counter()  # rows, by the line that foresaw their divergence
         self.dtypes: set[str] = set()
         self.proofs: list[Evidence] = []
-        self._expected = tuple(line for line in expected.shipped() if line.path == path)
+        self.expected = tuple(line for line in expected.shipped() if line.path == path)
         self._started = time.monotonic()
         self._proved_rows = 0
         self._ranks.retire()  # state that one test left in a path must not reach the next
@@ -265,7 +265,7 @@ class Checker:
     def _judge(self, case: Case, run: Run, tie_rule: str) -> Judgement:
         try:
             judgement = judge(case, run, tie_rule)
-            if judgement.findings and self._expected:
+            if judgement.findings and self.expected:
                 self._set_aside(case, run, judgement)
             return judgement
         except Exception as error:
@@ -274,7 +274,7 @@ class Checker:
 
     def _set_aside(self, case: Case, run: Run, judgement: Judgement) -> None:
         """Take out what the path is expected to answer otherwise; the test then ends as an expected failure."""
-        judgement.findings, met = expected.set_aside(self._expected, case, judgement.findings)
+        judgement.findings, met = expected.set_aside(self.expected, case, judgement.findings)
         self.set_aside.update(met)
         self._session.tally(self.path, self.tp_size).set_aside.update(met)
         if not judgement.findings and not run.complete:

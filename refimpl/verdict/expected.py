@@ -39,6 +39,10 @@ class Expected:
     def identity(self) -> str:
         return f"{self.path}[{self.condition}]"
 
+    @property
+    def obligation(self) -> str:
+        return OBLIGATIONS[self.condition]
+
 
 # -- conditions: of a call, which rows -------------------------------------------------------------------------------
 
@@ -88,6 +92,15 @@ _OF_CALLS: dict[str, Callable[[Call], bool]] = {
     "beyond-float32": _beyond_float32,
 }
 CONDITIONS = (*_OF_ROWS, *_OF_CALLS)
+# The obligation that a divergence under each condition refutes.
+OBLIGATIONS = {
+    "nan": "O2",
+    "both-zeros": "O2",
+    "beyond-float32": "O2",
+    "lowest-beside-empty-shard": "O1",
+    "padding": "O4",
+    "empty-shard": "O7",
+}
 
 
 def _foreseen(condition: str, call: Call) -> np.ndarray:
