@@ -500,7 +500,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
     checker = item.stash.get(CheckTarget.CHECKER, None)
     if checker is not None and checker.set_aside:
-        pytest.xfail(f"expected divergence: {', '.join(f'{name} on {n} rows' for name, n in checker.set_aside.items())}")
+        pytest.xfail(
+            f"expected divergence: {', '.join(f'{name} on {n} rows' for name, n in checker.set_aside.items())}"
+        )
     if checker is not None and checker.refused is not None and not checker.compared:
         pytest.skip(f"every case was refused: {checker.refused}")
     return result

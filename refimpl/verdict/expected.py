@@ -48,8 +48,7 @@ class Expected:
 
 
 def _holds_nan(call: Call) -> np.ndarray:
-    mask: np.ndarray = bits.is_nan(call.logits, call.dtype).any(axis=1)
-    return mask
+    return np.asarray(bits.is_nan(call.logits, call.dtype).any(axis=1))
 
 
 def _both_zeros(call: Call) -> np.ndarray:
@@ -57,7 +56,7 @@ def _both_zeros(call: Call) -> np.ndarray:
     greatest = np.where(_holds_nan(call), 1, bits.ordinal(call.logits, call.dtype).max(axis=1))
     positive = (call.logits == 0).any(axis=1)
     negative = (call.logits == bits.sign_bit(call.dtype)).any(axis=1)
-    return (greatest == 0) & positive & negative
+    return np.asarray((greatest == 0) & positive & negative)
 
 
 def _has_padding(call: Call) -> bool:
@@ -72,8 +71,9 @@ def _lowest_beside_empty_shard(call: Call) -> np.ndarray:
     """No value above the lowest finite one, and a shard without real columns."""
     if not _has_empty_shard(call):
         return np.zeros(call.batch, bool)
-    mask: np.ndarray = bits.ordinal(call.logits, call.dtype).max(axis=1) <= 1 - bits.INFINITY[call.dtype]
-    return mask & ~_holds_nan(call)
+    return np.asarray(bits.ordinal(call.logits, call.dtype).max(axis=1) <= 1 - bits.INFINITY[call.dtype]) & ~_holds_nan(
+        call
+    )
 
 
 def _beyond_float32(call: Call) -> bool:
@@ -164,4 +164,3 @@ def set_aside(
         if rest is not None:
             left.append(rest)
     return left, met
-

@@ -5,6 +5,8 @@ All follow from the layout and the table alone, so every rank decides alike and 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from refimpl.contract import UnsupportedInput, VocabShard
@@ -22,7 +24,7 @@ def equal_shards(shard: VocabShard, engine: str) -> None:
     Rank r starts at ``r * padded_size``; the last ranks may hold padding only.
     """
     ends = [min(rank * shard.padded_size, shard.vocab_size) for rank in range(shard.tp_size + 1)]
-    if shard.bounds != tuple(zip(ends, ends[1:], strict=False)):
+    if shard.bounds != tuple(pairwise(ends)):
         raise UnsupportedInput(f"{engine} cuts the padded vocabulary into shards of one width; these are others")
 
 

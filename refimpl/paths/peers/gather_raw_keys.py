@@ -1,9 +1,9 @@
 """SGLang's symmetric-memory argmax: one int64 key a rank, made of the float32 bits as they are.
 
 After sgl-project/sglang pull request #30466 (open, July 2026; ``SGLANG_ENABLE_SPEC_DRAFT_DISTRIBUTED_ARGMAX``). The key
-holds the order-preserving 32 bits above the complement of a 31 bit id; every rank stores its key to all others and takes
-the greatest. The engine does that by a multicast store over NVLink and keeps the full logits where it cannot; here the
-keys are gathered. Nothing is made canonical: across ranks 0.0 beats -0.0, a NaN with its sign bit set loses to
+holds the order-preserving 32 bits above the complement of a 31 bit id; every rank stores its key to all others and
+takes the greatest. The engine does that by a multicast store over NVLink, or keeps the full logits; here the keys are
+gathered. Nothing is made canonical: across ranks 0.0 beats -0.0, a NaN with its sign bit set loses to
 everything, and of several NaNs the greatest payload wins. Inside a shard the maximum is torch's. The token map is
 applied by the caller.
 """

@@ -2,14 +2,17 @@
 
 After ModelTC/LightLLM pull request #1517 (merged August 2026; ``greedy_sample_local_stats`` and the combining kernel).
 The id's 32 bits travel inside a float32 word, so it is never rounded: vLLM's packed top-k (pull request #55961) sends
-ids alike. Shards begin at ``tp_rank * vocab_size // tp_size`` and have no padding; other layouts are refused. The ranks
-are combined by a scan from -inf that takes a greater value, or an equal one of a lower id: a NaN compares as neither, so
-it never wins, and a row that is all NaN keeps the scan's first id, 2**31 - 1. Inside a shard the kernel's maximum
-ignores NaNs; which column it names beside one is not defined there, here it is the first greatest number. No table is
-seen in the pull request.
+ids alike. Shards begin at ``tp_rank * vocab_size // tp_size`` and have no padding; other layouts are refused.
+
+The ranks are combined by a scan from -inf that takes a greater value, or an equal one of a lower id: a NaN compares as
+neither, so it never wins, and a row that is all NaN keeps the scan's first id, 2**31 - 1. Inside a shard the kernel's
+maximum ignores NaNs; which column it names beside one is not defined there, here it is the first greatest number. No
+table is seen in the pull request.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -30,7 +33,7 @@ def gather_value_and_bitcast_id(
     """
     gates.no_table(d2t, "LightLLM")
     cuts = [rank * shard.vocab_size // shard.tp_size for rank in range(shard.tp_size + 1)]
-    if shard.bounds != tuple(zip(cuts, cuts[1:], strict=False)):
+    if shard.bounds != tuple(pairwise(cuts)):
         raise UnsupportedInput("LightLLM begins shard r at r * vocab_size // tp_size; these begin elsewhere")
     logits = local_logits[:, : shard.num_real].float()
     words = torch.empty((3, logits.shape[0]), device=logits.device)

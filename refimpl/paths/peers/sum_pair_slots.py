@@ -1,4 +1,4 @@
-"""TensorRT-LLM's all-reduce form: each rank writes its pair into its own slots of a zeroed row, and the rows are summed.
+"""TensorRT-LLM's all-reduce form: each rank writes its pair into its own slots of a zeroed row; the rows are summed.
 
 After ``DraftArgmaxExchange`` and ``DraftArgmaxMailbox`` (NVIDIA/TensorRT-LLM, speculative/draft_argmax.py and
 mtp_tail_trim.py, as of September 2026). A row is 128 float32 words whatever the group's size, so 2 * tp_size must not
