@@ -6,18 +6,15 @@ claim (``tie_break``) or is observed; a path that maps draft ids is right by its
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from properties.rules import tie_rule
 from properties.strategies import recipes, tables
 from properties.strategies.effort import few
-from refimpl import bits
-from refimpl.case import Call, Case
 from refimpl.session import Checker
-from refimpl.vocab.d2t import check_table, offsets
-from refimpl.vocab.layouts import even_layout
+from refimpl.vocab.d2t import check_table
 
 pytestmark = pytest.mark.obligations("O5")
 
@@ -66,28 +63,3 @@ def test_bad_tables_are_named(check: Checker, bad: tables.BadTable) -> None:
     """The reference itself is not defined under such a table: it is refuted by name, and no row is compared."""
     errors = check_table(*bad.expand()).errors
     assert any(tables.FAULTS[bad.fault] in error for error in errors), f"{bad} gives {errors}"
-
-
-def tie_rule(check: Checker) -> str | None:
-    """By which id space the path decides ties: claimed, else observed on the smallest tie of an inverted pair.
-
-    None where the path refuses tables. A claim that does not hold, or an answer that follows neither rule, fails.
-    """
-    ids = np.array([0, 2, 1])
-    logits = bits.encode(np.array([[0.0, 1.0, 1.0]]), "float32")
-    case = Case((Call(even_layout(3, check.tp_size), "float32", logits, d2t=offsets(ids)),))
-    claim = check.tie_break
-    if claim == "target_id":
-        return "target_id" if check(case).refused is None else None
-    ranks = check.run(case).ranks
-    answers = [rank.calls[0].tokens for rank in ranks if rank.calls]
-    follows_draft_ids = len(answers) == len(ranks) and all(t is not None and t.tolist() == [2] for t in answers)
-    rule = "draft_id" if claim == "draft_id" or follows_draft_ids else "target_id"
-    if check(case, tie_rule=rule).refused is not None:
-        return None
-    if rule == "draft_id":
-        check.note(
-            "ties under a table go to the lowest draft id, right for rising tables only; "
-            "witness: targets (0, 2, 1), row (0, 1, 1) gives token 2, the full gather 1"
-        )
-    return rule

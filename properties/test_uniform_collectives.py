@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from properties.rules import demand_same_collectives
 from properties.strategies import recipes
 from refimpl.session import Checker
-from refimpl.verdict.kinds import Kind
 
 pytestmark = pytest.mark.obligations("O7")
 
@@ -20,14 +20,4 @@ def test_ranks_that_see_different_things(check: Checker, data: st.DataObject) ->
     case = data.draw(recipes.lopsided(check.tp_size)).expand()
     if check(case).refused is not None:
         return
-    run = check.run(case, count=True)
-    for calls in zip(*(rank.calls for rank in run.ranks), strict=True):
-        asked = [call.collectives for call in calls]
-        for rank, collectives in enumerate(asked):
-            if collectives != asked[0]:
-                message = f"rank 0 asked for {_words(asked[0])}, rank {rank} for {_words(collectives)}"
-                check.fail(Kind.COLLECTIVE_MISMATCH, message, case, run)
-
-
-def _words(collectives: tuple[tuple[str, int], ...] | None) -> str:
-    return ", ".join(f"{name} of {size} bytes" for name, size in collectives or ()) or "nothing"
+    demand_same_collectives(check, case)

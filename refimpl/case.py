@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,37 @@ _SAFETENSORS_DTYPES = {"uint32": "U32", "uint16": "U16", "int64": "I64"}
 
 class CaseError(ValueError):
     """A case file cannot be read: one sentence that names what is wrong."""
+
+
+def padded(real: np.ndarray, padded_size: int, padding: Sequence[int], rank: int) -> np.ndarray:
+    """The real columns of a rank, ``(batch, num_real)``, and padding patterns dealt out after them."""
+    batch, num_real = real.shape
+    if num_real == padded_size:
+        return np.ascontiguousarray(real)
+    local = np.empty((batch, padded_size), dtype=real.dtype)
+    local[:, :num_real] = real
+    # Rank and row shift the deal so that no rank and no row sees the same values everywhere.
+    cells = np.arange(batch)[:, None] + np.arange(padded_size - num_real)[None, :] + rank
+    local[:, num_real:] = np.array(padding, dtype=real.dtype)[cells % len(padding)]
+    return local
+
+
+def sliding(base: np.ndarray, columns: int) -> np.ndarray:
+    """Rows of so many columns that slide over ``base``, each one place to the left of the row before.
+
+    A value of the base is thereby in the next column of every next row. The rows are a view: real vocabularies need
+    more memory for the rows of one value in every column than there is.
+    """
+    return np.lib.stride_tricks.sliding_window_view(base, columns)[::-1]
+
+
+def base_of_sliding(rows: np.ndarray) -> np.ndarray | None:
+    """The base that ``rows`` slide over, or None if they are not such rows."""
+    size = rows.itemsize
+    if rows.ndim != 2 or rows.strides != (-size, size) or 0 in rows.shape:
+        return None
+    length = rows.shape[0] + rows.shape[1] - 1
+    return np.lib.stride_tricks.as_strided(rows[-1], (length,), (size,))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +95,7 @@ class Call:
     def local_logits(self, rank: int) -> np.ndarray:
         """Patterns of ``(batch, padded_size)`` as this rank holds them."""
         start, end = self.layout.bounds[rank]
-        num_padding = self.num_padding[rank]
-        if num_padding == 0:
-            return np.ascontiguousarray(self.logits[:, start:end])
-        local = np.empty((self.batch, self.layout.padded_size), dtype=self.logits.dtype)
-        local[:, : end - start] = self.logits[:, start:end]
-        # Rank and row shift the deal so that no rank and no row sees the same values everywhere.
-        cells = np.arange(self.batch)[:, None] + np.arange(num_padding)[None, :] + rank
-        local[:, end - start :] = np.array(self.padding, dtype=self.logits.dtype)[cells % len(self.padding)]
-        return local
+        return padded(self.logits[:, start:end], self.layout.padded_size, self.padding, rank)
 
     def values(self, as_type: type = np.float64) -> np.ndarray:
         return bits.decode(self.logits, self.dtype, as_type)
@@ -155,22 +179,32 @@ class Case:
 
     def to_buffers(self, note: dict[str, str]) -> list[bytes | memoryview]:
         """The case as a safetensors file in parts: the header's length, the header, then every array as it lies in
-        memory, without a copy."""
-        head = {"format": FORMAT, "bystanders": self.bystanders, "calls": [_call_head(call) for call in self.calls]}
-        entries: dict[str, Any] = {"__metadata__": {"case": json.dumps(head), **note}}
+        memory, without a copy. Calls of the same array name it, and it is there once."""
+        calls = [_call_head(call) for call in self.calls]
+        head = {"format": FORMAT, "bystanders": self.bystanders, "calls": calls}
+        entries: dict[str, Any] = {}
+        written: dict[int, str] = {}
         data: list[bytes | memoryview] = []
         offset = 0
         for index, call in enumerate(self.calls):
             for name, given in (("logits", call.logits), ("d2t", call.d2t)):
                 if given is None:
                     continue
-                array = np.ascontiguousarray(given)
+                if id(given) in written:
+                    calls[index] |= {name: written[id(given)], "slides": base_of_sliding(given) is not None}
+                    continue
+                written[id(given)] = f"{index}.{name}"
+                base = base_of_sliding(given)
+                if base is not None:
+                    calls[index]["slides"] = True
+                array = np.ascontiguousarray(given if base is None else base)
                 dtype = _SAFETENSORS_DTYPES[array.dtype.name]
                 span = [offset, offset + array.nbytes]
                 entries[f"{index}.{name}"] = {"dtype": dtype, "shape": array.shape, "data_offsets": span}
                 if array.nbytes:
                     data.append(array.reshape(-1).view(np.uint8).data)
                 offset = span[1]
+        entries["__metadata__"] = {"case": json.dumps(head), **note}
         header = json.dumps(entries).encode()
         header += b" " * (-len(header) % 8)
         return [len(header).to_bytes(8, "little"), header, *data]
@@ -195,8 +229,10 @@ class Case:
                 calls = []
                 for index, entry in enumerate(head["calls"]):
                     layout, dtype, padding, shape = _read_head(entry)
-                    logits = file.get_tensor(f"{index}.logits").reshape(shape)
-                    d2t = file.get_tensor(f"{index}.d2t") if f"{index}.d2t" in names else None
+                    stored = file.get_tensor(entry.get("logits", f"{index}.logits"))
+                    logits = sliding(stored, shape[1]) if entry.get("slides") else stored.reshape(shape)
+                    table = entry.get("d2t", f"{index}.d2t")
+                    d2t = file.get_tensor(table) if table in names else None
                     calls.append(Call(layout, dtype, logits, padding, d2t))
                 return cls(tuple(calls), int(head["bystanders"])), note
         except CaseError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +15,7 @@ from refimpl.ranks.journal import Journal
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
 from refimpl.verdict import expected
-from refimpl.verdict.judge import Finding, Judgement, Tally, describe, judge
+from refimpl.verdict.judge import Finding, Judgement, Tally, came_through, describe, expected_tokens, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.obligations import Evidence, Ledger, Status
 from refimpl.verdict.reduce import Counterexample, reduce_failure
@@ -77,6 +78,7 @@ class Session:
         self.notes: list[str] = []
         self.ledger = Ledger()
         self.heads: dict[tuple[str, str, int], HeadTally] = {}  # by head, path and tp_size
+        self.shown: set[str] = set()  # cases of known tokens that reference and NumPy have agreed with
         self.failed: dict[tuple[str, str, str], Failure] = {}
         self.confirmed_hangs: set[str] = set()
 
@@ -156,9 +158,143 @@ class Checker:
         run = self.run(case)
         judgement = self._judge(case, run, tie_rule)
         tally = self._session.tally(self.path, self.tp_size)
-        tally.cases += 1
-        if judgement.holds and judgement.refused is None and tally.cases % _REPEAT_EVERY == 0:
+        if judgement.holds and judgement.refused is None and (tally.cases + 1) % _REPEAT_EVERY == 0:
             self._repeat(case, run, judgement, tally, tie_rule)
+        return self._conclude(case, run, judgement, tie_rule)
+
+    def known(self, case: Case, tokens: Sequence[np.ndarray], *, label: str, tie_rule: str = "target_id") -> Judgement:
+        """Run a case whose right tokens are known, int64 ``(batch,)`` a call, and compare: the quick way to a verdict.
+
+        ``label`` names the case among all that have known tokens. The first time in a session the full gather runs
+        beside the path and NumPy gives its opinion: both must give these tokens (under ``tie_rule`` draft_id NumPy
+        alone, since the full gather follows the other rule). After that the path runs alone. What does not come
+        through as it should is judged, cut down and reported like any other failure.
+
+        Raises a `Failure`, or `Unknown` where the tokens given are contradicted by NumPy.
+        """
+        shown = label in self._session.shown
+        if not shown:
+            self._agree_with_numpy(case, tokens, tie_rule)
+        run = self.run(case, reference=not shown and tie_rule == "target_id")
+        if not came_through(run, case, tokens):
+            aside = self.set_aside.total()
+            judgement = self._judge(case, run, tie_rule)
+            if judgement.holds and judgement.refused is None and self.set_aside.total() == aside:
+                self.unknown(f"{label}: the judge finds nothing wrong with an answer that is not the one constructed")
+            if not judgement.holds:
+                case, run, judgement = self._one_call(case, run, judgement, tie_rule)
+            return self._conclude(case, run, judgement, tie_rule)
+        self._session.shown.add(label)
+        tally = Tally(calls=len(case.calls), rows=case.num_rows)
+        return self._conclude(case, run, Judgement(tally=tally), tie_rule)
+
+    def _one_call(self, case: Case, run: Run, judgement: Judgement, tie_rule: str) -> tuple[Case, Run, Judgement]:
+        """The failing call by itself, where it fails alike on fresh ranks: there is less to cut down."""
+        finding = judgement.findings[0]
+        if len(case.calls) == 1:
+            return case, run, judgement
+        alone = Case((case.calls[finding.call],), case.bystanders)
+        self._ranks.retire()
+        run_alone = self.run(alone)
+        judged = self._judge(alone, run_alone, tie_rule)
+        if finding.identity in {found.identity for found in judged.findings}:
+            self._earlier.clear()
+            return alone, run_alone, judged
+        return case, run, judgement
+
+    def _agree_with_numpy(self, case: Case, tokens: Sequence[np.ndarray], tie_rule: str) -> None:
+        agreed: set[tuple[int, int]] = set()
+        for call, right in zip(case.calls, tokens, strict=True):
+            key = id(call.logits), id(call.d2t)
+            if key not in agreed and not np.array_equal(expected_tokens(call, tie_rule), right):
+                self.unknown("the tokens constructed for a case are not NumPy's")
+            agreed.add(key)
+
+    def run(
+        self,
+        case: Case,
+        count: bool = False,
+        limit: float | None = None,
+        graph: bool = False,
+        reference: bool = True,
+    ) -> Run:
+        """What the ranks do with a case, unjudged. Raises `Unknown` where they could not be asked."""
+        self._session.journal.begin(case, self._note())
+        if limit is None:
+            limit = self._ranks.limit
+            if self._hang_seen:
+                values = max(call.logits.size for call in case.calls) * len(case.calls)
+                limit = min(limit, _SHORT_LIMIT + _SECONDS_PER_VALUE * values)
+        options = {"graph": True} if graph else {}
+        run = self.guarded(
+            lambda: self._ranks.run(case, self.path, limit=limit, count=count, reference=reference, **options), case
+        )
+        if count and not run.complete:
+            self.unknown(f"the case held, but did not come through when its collectives were counted:\n{describe(run)}")
+        return run
+
+    def fail(self, kind: Kind, message: str, case: Case, run: Run) -> NoReturn:
+        """Report a failure that a property found by a rule of its own; its case is kept as it is."""
+        finding = Finding(kind, kind.value, 0, message)
+        counterexample = Counterexample(
+            kind=kind, identity=kind.value, case=case, tie_rule="target_id", run=run, finding=finding
+        )
+        self._session.tally(self.path, self.tp_size).kinds[kind.value] += 1
+        self._end(case, "fails", kinds=[kind.value])
+        raise FAILURES[kind](counterexample)
+
+    def unknown(self, message: str) -> NoReturn:
+        raise Unknown(message)
+
+    def note(self, text: str) -> None:
+        """An observation for the summary at the end of the run."""
+        self._session.note(f"{self.path}: {text}")
+
+    def take_refusal(self) -> str | None:
+        """What the path refused with so far, if it did; from here on it counts as not having refused."""
+        refused, self.refused = self.refused, None
+        return refused
+
+    def proved(self, obligation: str, part: str, scope: str, refused: str | None = None) -> None:
+        """Every case of a scope has held: those checked since the last proof, or since the test began.
+
+        ``part``: one of `refimpl.verdict.obligations.PARTS`. ``scope``: what is exhaustive, in words. Where the path
+        refused any of it, what is left is evidence of tests: it refused since `take_refusal`, or ``refused`` says so.
+        The ledger takes it once the test has passed.
+        """
+        refused = refused or self.refused
+        now = time.monotonic()
+        self.proofs.append(
+            self.evidence(
+                obligation,
+                Status.PROVED if refused is None else Status.TESTED,
+                part=part,
+                scope=scope if refused is None else f"{scope}; in part refused: {refused}",
+                count=self.rows - self._proved_rows,
+                seconds=round(now - self._started, 3),
+            )
+        )
+        self._started, self._proved_rows = now, self.rows
+
+    def evidence(self, obligation: str, status: Status, **more: Any) -> Evidence:
+        """Evidence about this path and head at this tp_size, from this test."""
+        return Evidence(
+            path=self.path,
+            head=self.head,
+            obligation=obligation,
+            status=status,
+            tp_size=self.tp_size,
+            source=self.property_id,
+            dtypes=tuple(sorted(self.dtypes)),
+            **more,
+        )
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _conclude(self, case: Case, run: Run, judgement: Judgement, tie_rule: str) -> Judgement:
+        """Count what was found, and raise what does not hold, cut down."""
+        tally = self._session.tally(self.path, self.tp_size)
+        tally.cases += 1
         if judgement.refused is not None:
             self.refused = judgement.refused
             tally.refused += 1
@@ -182,71 +318,6 @@ class Checker:
             tally.kinds[counterexample.identity] += 1
         self._end(case, "fails", kinds=[c.identity for c in failure.counterexamples])
         raise failure
-
-    def run(self, case: Case, count: bool = False, limit: float | None = None, graph: bool = False) -> Run:
-        """What the ranks do with a case, unjudged. Raises `Unknown` where they could not be asked."""
-        self._session.journal.begin(case, self._note())
-        if limit is None:
-            limit = self._ranks.limit
-            if self._hang_seen:
-                values = max(call.logits.size for call in case.calls) * len(case.calls)
-                limit = min(limit, _SHORT_LIMIT + _SECONDS_PER_VALUE * values)
-        options = {"graph": True} if graph else {}
-        run = self.guarded(lambda: self._ranks.run(case, self.path, limit=limit, count=count, **options), case)
-        if count and not run.complete:
-            self.unknown(f"the case held, but did not come through when its collectives were counted:\n{describe(run)}")
-        return run
-
-    def fail(self, kind: Kind, message: str, case: Case, run: Run) -> NoReturn:
-        """Report a failure that a property found by a rule of its own; its case is kept as it is."""
-        finding = Finding(kind, kind.value, 0, message)
-        counterexample = Counterexample(
-            kind=kind, identity=kind.value, case=case, tie_rule="target_id", run=run, finding=finding
-        )
-        self._session.tally(self.path, self.tp_size).kinds[kind.value] += 1
-        self._end(case, "fails", kinds=[kind.value])
-        raise FAILURES[kind](counterexample)
-
-    def unknown(self, message: str) -> NoReturn:
-        raise Unknown(message)
-
-    def note(self, text: str) -> None:
-        """An observation for the summary at the end of the run."""
-        self._session.note(f"{self.path}: {text}")
-
-    def proved(self, obligation: str, part: str, scope: str) -> None:
-        """Every case of a scope has held: those checked since the last proof, or since the test began.
-
-        ``part``: one of `refimpl.verdict.obligations.PARTS`. ``scope``: what is exhaustive, in words. Where the path
-        refused any of it, what is left is evidence of tests. The ledger takes it once the test has passed.
-        """
-        now = time.monotonic()
-        self.proofs.append(
-            self.evidence(
-                obligation,
-                Status.PROVED if self.refused is None else Status.TESTED,
-                part=part,
-                scope=scope if self.refused is None else f"{scope}; in part refused: {self.refused}",
-                count=self.rows - self._proved_rows,
-                seconds=round(now - self._started, 3),
-            )
-        )
-        self._started, self._proved_rows = now, self.rows
-
-    def evidence(self, obligation: str, status: Status, **more: Any) -> Evidence:
-        """Evidence about this path and head at this tp_size, from this test."""
-        return Evidence(
-            path=self.path,
-            head=self.head,
-            obligation=obligation,
-            status=status,
-            tp_size=self.tp_size,
-            source=self.property_id,
-            dtypes=tuple(sorted(self.dtypes)),
-            **more,
-        )
-
-    # -- inside -------------------------------------------------------------------------------------
 
     def _note(self) -> dict[str, str]:
         return {"property": self.property_id, "path": self.path, "backend": self.backend}

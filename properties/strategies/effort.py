@@ -7,9 +7,18 @@ from typing import Any
 
 from hypothesis import settings
 
+NIGHTLY_EXAMPLES = 300
+
 
 def few(divisor: int) -> Callable[[Any], Any]:
     """Settings for one example in ``divisor`` of the profile's, and at least one."""
     profile = settings.default
     assert profile is not None
     return settings(max_examples=max(1, profile.max_examples // divisor))
+
+
+def nightly() -> bool:
+    """Whether the nightly profile is loaded, in which exhaustive scopes are wider."""
+    profile = settings.default
+    assert profile is not None
+    return profile.max_examples >= NIGHTLY_EXAMPLES

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from refimpl import loading
+from refimpl.case import padded, sliding
 from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.paths.full_gather import full_gather
 from refimpl.ranks import wire
@@ -161,7 +162,7 @@ class Executor:
         graphs: dict[Any, _Captured] | None = {} if head["graph"] else None
         for index, call in enumerate(head["calls"]):
             shard = self.shard(call)
-            given = self.tensor(arrays[call["logits"]], call["dtype"])
+            given = self.tensor(self._patterns(call, arrays), call["dtype"])
             table = None if call["d2t"] is None else torch.from_numpy(arrays[call["d2t"]])
             d2t = None if table is None else table.clone().to(self.device)
             outcome: dict[str, Any] = {}
@@ -192,7 +193,7 @@ class Executor:
         inputs = []
         for call in head["calls"]:
             shard = self.shard(call)
-            inputs.append((self.tensor(arrays[call["logits"]], call["dtype"]), shard))
+            inputs.append((self.tensor(self._patterns(call, arrays), call["dtype"]), shard))
         start = time.perf_counter()
         for _ in range(head["repeats"]):
             for given, shard in inputs:
@@ -205,6 +206,12 @@ class Executor:
     def shard(self, call: dict[str, Any]) -> VocabShard:
         bounds = tuple((start, end) for start, end in call["bounds"])
         return VocabShard(self.tp_rank, len(bounds), bounds, call["padded_size"], bounds[-1][1])
+
+    def _patterns(self, call: dict[str, Any], arrays: list[np.ndarray]) -> np.ndarray:
+        given = arrays[call["logits"]]
+        if "slides" not in call:
+            return given
+        return padded(sliding(given, call["slides"]), call["padded_size"], call["padding"], self.tp_rank)
 
     def tensor(self, patterns: np.ndarray, dtype: str) -> torch.Tensor:
         plain = torch.from_numpy(patterns.view(np.int32 if dtype == "float32" else np.int16))

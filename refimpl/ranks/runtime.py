@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from refimpl import loading
-from refimpl.case import Case
+from refimpl.case import Case, base_of_sliding
 from refimpl.ranks import backend as backends
 from refimpl.ranks.hub import Event, Hub, Peer, wait_for
 from refimpl.ranks.launch import Launch, start_supervisor
@@ -464,7 +464,9 @@ def _orders(case: Case, tp_rank: int, count: bool, reference: bool) -> tuple[dic
     arrays: list[np.ndarray] = []
     tables: dict[int, int] = {}
     for call in case.calls:
-        arrays.append(call.local_logits(tp_rank))
+        start, end = call.layout.bounds[tp_rank]
+        base = base_of_sliding(call.logits[:, start:end])
+        arrays.append(call.local_logits(tp_rank) if base is None else base)
         entry = {
             "bounds": call.layout.bounds,
             "padded_size": call.layout.padded_size,
@@ -472,6 +474,8 @@ def _orders(case: Case, tp_rank: int, count: bool, reference: bool) -> tuple[dic
             "logits": len(arrays) - 1,
             "d2t": None,
         }
+        if base is not None:  # the rank lays the rows out itself: they are many times their base
+            entry |= {"slides": end - start, "padding": call.padding}
         if call.d2t is not None:
             if id(call.d2t) not in tables:
                 tables[id(call.d2t)] = len(arrays)

@@ -5,6 +5,7 @@ It only observes. Which seeded bug or engine produced the outcomes is nothing it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,6 +99,36 @@ def expected(call: Call, tie_rule: str) -> Expected:
             holding += winners[:, start:end].any(axis=1)
         result.cross_shard[part] = holding > 1
     return result
+
+
+def expected_tokens(call: Call, tie_rule: str = "target_id") -> np.ndarray:
+    """The oracle's tokens alone: int64 ``(batch,)``."""
+    tokens = np.empty(call.batch, np.int64)
+    step = max(1, _BLOCK_VALUES // max(1, call.layout.vocab_size))
+    by_draft_id = call.d2t is not None and tie_rule == "draft_id"
+    for begin in range(0, call.batch, step):
+        values = bits.decode(call.logits[begin : begin + step], call.dtype, np.float32)
+        tokens[begin : begin + step] = oracle_tokens(values, None if by_draft_id else call.d2t)
+    return tokens + call.d2t[tokens] if by_draft_id and call.d2t is not None else tokens
+
+
+def came_through(run: Run, case: Case, tokens: Sequence[np.ndarray]) -> bool:
+    """Whether every rank answered every call with these tokens and broke no rule of the contract.
+
+    Only for a quick yes: what is wrong where it is not, `judge` finds out.
+    """
+    for rank in run.ranks:
+        if rank.end is not None or len(rank.calls) != len(case.calls):
+            return False
+        for outcome, first, right in zip(rank.calls, run.ranks[0].calls, tokens, strict=True):
+            broken = outcome.modified is not None or outcome.table_modified or outcome.overwritten is not None
+            if outcome.status != "answered" or broken or outcome.issued != first.issued:
+                return False
+            if not np.array_equal(outcome.tokens, right):  # type: ignore[arg-type]
+                return False
+            if outcome.reference is not None and not np.array_equal(outcome.reference, right):
+                return False
+    return True
 
 
 def judge(case: Case, run: Run, tie_rule: str = "target_id") -> Judgement:

@@ -45,6 +45,7 @@ TOKEN_KINDS = frozenset(
 _SHORT_SECONDS = 0.3  # for a case that may hang like those before it
 _PATIENT_SECONDS = 2.0  # for a case that ought to come through
 _SECONDS_PER_VALUE = 2e-7
+_SECONDS_PER_CALL = 0.02
 _NCCL_START_SECONDS = 3.0  # a fresh NCCL group connects in its first collective
 _TRANSPORT = "transport"
 _ROUNDS = 3
@@ -191,6 +192,7 @@ class _Search:
     def _limit(self, case: Case) -> float:
         seconds = _SHORT_SECONDS if self._hang_seen else _PATIENT_SECONDS
         seconds += _SECONDS_PER_VALUE * sum(call.logits.size for call in case.calls)
+        seconds += _SECONDS_PER_CALL * len(case.calls)
         if self.ranks.backend.device_type == "cuda":
             seconds += _NCCL_START_SECONDS
         return min(seconds, self.ranks.limit)
