@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from refimpl.head_check import HeadChecker
-from refimpl.pytest_plugin import HEADS, SESSION, CheckTarget, HeadTarget
+from refimpl.pytest_plugin import HEADS, KNOWN, SESSION, CheckTarget, HeadTarget
 from refimpl.session import Checker
 
 
@@ -27,6 +27,7 @@ def check_head(request: pytest.FixtureRequest) -> HeadChecker:
     checker.head = target.head
     request.node.stash[CheckTarget.CHECKER] = checker
     found = HeadChecker(checker, session, request.config.stash[HEADS][target.head])
+    request.node.stash[KNOWN] = found.known_divergences
     if found.no_layout is not None:
         found.tally.refused[found.no_layout] += 1
         pytest.skip(f"head {target.head} has no layout at tp_size {target.tp_size}: {found.no_layout}")

@@ -13,7 +13,7 @@ from properties.strategies.effort import few
 from properties.strategies.hidden_states import HiddenStates, hidden_states
 from refimpl.head_check import HeadChecker
 
-pytestmark = pytest.mark.obligations("O0")
+pytestmark = [pytest.mark.head, pytest.mark.obligations("O0")]
 
 
 @pytest.mark.needs_hidden_states

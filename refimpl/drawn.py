@@ -14,6 +14,7 @@ import torch
 
 _POOL = 1 << 20
 _TWINS = 8
+_COMMON = 0.7  # rows of real lm_heads share a direction; against it every logit is negative
 _STD = 2.0  # a normalised hidden state then gives logits of about this deviation
 
 
@@ -44,12 +45,14 @@ def rows(seed: int, step: int, start: int, end: int, num_rows: int, length: int)
     sources = twins(seed, step, np.arange(start, end), num_rows)
     places = (mixed(sources, 2 * (seed * 131 + step)) % np.uint64(_POOL)).astype(np.int64)
     windows = np.lib.stride_tricks.sliding_window_view(_pool(seed, step, length), length)
-    return torch.from_numpy(windows[places] * np.float32(_STD / np.sqrt(length)))
+    common = np.random.default_rng((seed, step, 3)).standard_normal(length, dtype=np.float32) * np.float32(_COMMON)
+    return torch.from_numpy((windows[places] + common) * np.float32(_STD / np.sqrt(length)))
 
 
-def bias(seed: int, start: int, end: int) -> torch.Tensor:
-    """float32 ``(end - start,)``, of the order of the logits."""
-    places = (mixed(np.arange(start, end), 7 + 2 * seed) % np.uint64(_POOL)).astype(np.int64)
+def bias(seed: int, start: int, end: int, num_rows: int) -> torch.Tensor:
+    """float32 ``(end - start,)``, of the order of the logits; twins of step 0 have one bias."""
+    sources = twins(seed, 0, np.arange(start, end), num_rows)
+    places = (mixed(sources, 7 + 2 * seed) % np.uint64(_POOL)).astype(np.int64)
     return torch.from_numpy(_pool(seed, 0, 1)[places])
 
 

@@ -11,7 +11,7 @@ What a subclass may override, in the order in which it is used:
 * ``weight_rows(start, end, spec_step_idx)``, ``bias_rows(start, end)``, ``norm_weight(spec_step_idx)``: parameters.
   They are drawn here; a head read from a checkpoint gives slices of its files.
 * ``transform(hidden_states, spec_step_idx)``: what happens to hidden states before the projection.
-* ``local_logits(hidden_states, shard, spec_step_idx=0)``: ``(batch, hidden_size)`` in ``dtype`` on the rank's device
+* ``local_logits(hidden_states, shard, spec_step_idx=0)``: ``(batch, input_size)`` in ``dtype`` on the rank's device
   -> ``(batch, shard.padded_size)`` float32, bfloat16 or float16; a fresh tensor on every call.
 * ``full_logits(hidden_states, group, spec_step_idx=0)`` -> ``(batch, num_logits)`` in the order of their ids, where an
   engine lays its shards out in another way than ``layout`` says.
@@ -48,12 +48,13 @@ Logits = Callable[[torch.Tensor, VocabShard, int], torch.Tensor]
 
 @dataclass(frozen=True)
 class Known:
-    """A divergence this head is known to have. ``kind``: a published failure kind. ``reason``: one line.
+    """A divergence this head is known to have.
 
-    ``ties_by_draft_id``: True if it concerns only paths that break ties by draft id, see ``tie_break``.
+    ``kinds``: the published failure kinds under which it shows. ``reason``: one line. ``ties_by_draft_id``: True if it
+    is only that a path breaks ties by draft id under this head's table.
     """
 
-    kind: str
+    kinds: tuple[str, ...]
     reason: str
     ties_by_draft_id: bool = False
 
@@ -141,6 +142,11 @@ class Head:
         return self.vocab_size if self.draft_vocab_size is None else self.draft_vocab_size
 
     @property
+    def input_size(self) -> int:
+        """Values of a hidden state as the head gets it: a multiple of hidden_size where `transform` folds copies."""
+        return self.hidden_size
+
+    @property
     def logits_dtype(self) -> str:
         return self.head_dtype or self.dtype
 
@@ -192,7 +198,7 @@ class Head:
 
     def bias_rows(self, start: int, end: int) -> torch.Tensor:
         """``(end - start,)`` in ``dtype``, on the CPU."""
-        return drawn.bias(self.seed, start, end).to(torch_dtype(self.dtype))
+        return drawn.bias(self.seed, start, end, self.num_logits).to(torch_dtype(self.dtype))
 
     def norm_weight(self, spec_step_idx: int = 0) -> torch.Tensor:
         """The gain of the norm before the projection: ``(hidden_size,)`` in ``dtype``; a uniform one hides its loss."""
@@ -204,14 +210,16 @@ class Head:
     # -- logits, on the rank ----------------------------------------------------------------------------
 
     def local_logits(self, hidden_states: torch.Tensor, shard: VocabShard, spec_step_idx: int = 0) -> torch.Tensor:
-        """This rank's logits: ``(batch, hidden_size)`` -> ``(batch, shard.padded_size)``; padding rows are zeros."""
+        """This rank's logits: ``(batch, input_size)`` -> ``(batch, shard.padded_size)``; padding rows are zeros."""
         hidden_states = self.transform(hidden_states, spec_step_idx)
         return self.finish(self.project(hidden_states, shard, spec_step_idx))
 
     def transform(self, hidden_states: torch.Tensor, spec_step_idx: int = 0) -> torch.Tensor:
-        """An RMSNorm with gain, computed in float32 and rounded once, where the head has one."""
-        if not self.norm:
-            return hidden_states
+        """``(batch, input_size)`` -> ``(batch, hidden_size)``: an RMSNorm, where the head has one, rounded once."""
+        return self.normed(hidden_states, spec_step_idx) if self.norm else hidden_states
+
+    def normed(self, hidden_states: torch.Tensor, spec_step_idx: int = 0) -> torch.Tensor:
+        """RMSNorm with gain, computed in float32: ``(batch, hidden_size)`` in and out."""
         wide = hidden_states.float()
         wide = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.norm_eps)
         gain = self._kept(("gain", self._step(spec_step_idx)), lambda: self.norm_weight(spec_step_idx))

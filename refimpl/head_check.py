@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks
 from refimpl.ranks.outcome import Run
 from refimpl.session import FAILURES, Checker, Failure, Session
 from refimpl.verdict.head_judge import judge_head
-from refimpl.verdict.head_reduce import HeadReducer
+from refimpl.verdict.head_reduce import Cause, HeadReducer
 from refimpl.verdict.judge import Finding, Judgement, Tally, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.reduce import Counterexample
@@ -62,7 +62,8 @@ class HeadChecker:
         self.tp_size = checker.tp_size
         self._ranks = HeadRanks(session.ranks, self.path, facts, self.tp_size)
         self._rows: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
-        self._seen: set[tuple[str, str]] = set()
+        self._seen: set[str] = set()
+        self.known_divergences: list[tuple[Counterexample, str]] = []  # one witness a reason
 
     @property
     def tally(self) -> HeadTally:
@@ -82,7 +83,7 @@ class HeadChecker:
     def known(self, kind: Kind, *, by_draft_id: bool = False) -> str | None:
         """The reason for which a divergence of this kind is no news, if the head states one."""
         for known in self.facts.figures["known"]:
-            if known["kind"] == kind.value and known["ties_by_draft_id"] == by_draft_id:
+            if kind.value in known["kinds"] and known["ties_by_draft_id"] == by_draft_id:
                 return str(known["reason"])
         return None
 
@@ -95,8 +96,7 @@ class HeadChecker:
         """Known divergences that this test has not seen, as far as this path has them."""
         if not self.facts.has_rising_table and self.path != OWN and self.maps_draft_ids is False:
             return []
-        stated = [(known["kind"], str(known["reason"])) for known in self.facts.figures["known"]]
-        return [f"{kind} ({reason})" for kind, reason in stated if (kind, reason) not in self._seen]
+        return [str(k["reason"]) for k in self.facts.figures["known"] if k["reason"] not in self._seen]
 
     @property
     def maps_draft_ids(self) -> bool | None:
@@ -126,9 +126,11 @@ class HeadChecker:
         self.tally.failed[Kind.BAD_TABLE.value] += 1
         self._checker.fail(Kind.BAD_TABLE, self.bad_table, case, self._checker.run(case))
 
-    def _note_known(self, kind: Kind, reason: str, rows: int) -> None:
+    def _note_known(self, kind: Kind, reason: str, rows: int, witness: Counterexample | None = None) -> None:
         self.tally.known[kind.value, reason] += rows
-        self._seen.add((kind.value, reason))
+        if reason not in self._seen and witness is not None:
+            self.known_divergences.append((witness, reason))
+        self._seen.add(reason)
 
     def rows(self, ids: np.ndarray, spec_step_idx: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of the head's projection and the gain before it, asked once for the same rows."""
@@ -177,11 +179,17 @@ class HeadChecker:
             if lowered is not None:
                 return lowered[0]
         reducer = HeadReducer(self._ranks, case, run, self._session.reduce_seconds)
+        if self._seen:  # the first of its kind is cut down to a witness, the others are counted
+            cause: Cause = self._checker.guarded(lambda: reducer.cause(finding))
+            reason = self.known(cause.kind)
+            if reason in self._seen:
+                self._note_known(cause.kind, reason, max(1, len(finding.rows)))
+                return None
         counterexample: Counterexample = self._checker.guarded(lambda: reducer.counterexample(finding))
         reason = self.known(counterexample.kind)
         if reason is None:
             return counterexample
-        self._note_known(counterexample.kind, reason, max(1, len(finding.rows)))
+        self._note_known(counterexample.kind, reason, max(1, len(finding.rows)), counterexample)
         return None
 
     def _lowered(self, case: HeadCase, finding: Finding) -> tuple[Counterexample | None] | None:
@@ -213,20 +221,33 @@ class HeadChecker:
             return False
         run = self._checker.run(case)
         wrong = judge(case, run)
-        if wrong.holds or {finding.kind for finding in wrong.findings} != {Kind.WRONG_TIE}:
-            return False
-        if not judge(case, run, "draft_id").holds:
+        # Several NaNs are a tie as well: what matters is that the other rule explains every row.
+        if wrong.holds or not run.complete or not judge(case, run, "draft_id").holds:
             return False
         count = sum(len(finding.rows) for finding in wrong.findings) if rows is None else rows
-        self._note_known(Kind.WRONG_TIE, reason, count)
+        finding = next(f for f in wrong.findings if f.rows)
+        row = finding.rows[0]
+        witness = Counterexample(
+            kind=finding.kind,
+            identity=finding.identity,
+            case=replace(case, calls=(case.calls[finding.call].rows([row]),)),
+            tie_rule="target_id",
+            run=run,
+            finding=replace(finding, call=0, rows=(0,)),
+            obligation="O5",
+        )
+        self._note_known(Kind.WRONG_TIE, reason, count, witness)
         return True
 
     # -- drafting ----------------------------------------------------------------------------------------
 
-    def draft(self, batch: int, steps: int, seed: int) -> list[list[np.ndarray]]:
-        """Both drafting loops by rank, see `refimpl.ranks.drafting`. Raises `Unknown`."""
-        loops: list[list[np.ndarray]] = self._checker.guarded(lambda: self._ranks.draft(batch, steps, seed))
+    def draft(self, batch: int, steps: int, seed: int) -> tuple[list[list[np.ndarray]], int | None]:
+        """Both drafting loops by rank and their tied rows, see `refimpl.ranks.drafting`. Raises `Unknown`."""
+        loops: tuple[list[list[np.ndarray]], int | None] = self._checker.guarded(
+            lambda: self._ranks.draft(batch, steps, seed)
+        )
         self._checker.compared += 1
+        self._checker.rows += batch * steps
         self.tally.drafted += batch * steps
         return loops
 

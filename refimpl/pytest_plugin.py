@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 SESSION = pytest.StashKey[Session]()
 RECORDED = pytest.StashKey["Recorded"]()  # the rows of --logits, where it is given
 HEADS = pytest.StashKey[dict[str, HeadFacts]]()  # what the ranks told of each head of --head
+KNOWN = pytest.StashKey[list[tuple[Counterexample, str]]]()  # witnesses of divergences that a head states itself
 SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
@@ -308,6 +309,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_tp(n): the property needs tp_size n or more")
     config.addinivalue_line("markers", "obligations(O1, ...): what rows that hold are evidence for, see the ledger")
+    config.addinivalue_line("markers", "head: the property is about a draft head, see --head")
     config.addinivalue_line("markers", "needs_path: the property is about heads that leave the reduction to a path")
     config.addinivalue_line("markers", "needs_hidden_states: the property is about heads that make logits or tokens")
     config.addinivalue_line("markers", "about_tables: the property of a head is decided under a wrong table too")
@@ -543,6 +545,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             kind = ", ".join(sorted(kind.value for kind in line.kinds))
             scope = f"expected on {checker.set_aside[line.identity]} rows: {line.reason}"
             ledger.add(checker.evidence(line.obligation, Status.REFUTED, kind=kind, scope=scope))
+    for witness, reason in item.stash.get(KNOWN, []):
+        file = reports.write_case(
+            witness,
+            item.config.stash[SESSION].journal.cases,
+            property_id=item.nodeid,
+            path=checker.path,
+            backend=checker.backend,
+        )
+        evidence = _refutation(checker, witness, _shown(file))
+        ledger.add(replace(evidence, scope=f"known: {reason}"))
     named = [name for mark in item.iter_markers("obligations") for name in mark.args]
     if isinstance(error, Unknown):
         for name in named:

@@ -18,7 +18,19 @@ from refimpl.head_case import HeadCase
 from refimpl.head_check import HeadChecker
 from refimpl.vocab.layouts import Layout, uneven_layout
 
-FORMS = ("normal", "toward", "zero", "one hot", "between", "difference", "toward, small", "tiny", "huge", "mixed sizes")
+FORMS = (
+    "normal",
+    "toward",
+    "zero",
+    "one hot",
+    "between",
+    "difference",
+    "toward, small",
+    "tiny",
+    "huge",
+    "away",
+    "mixed sizes",
+)
 SEEDS = st.integers(0, 2**32 - 1)
 _SAMPLED = 96
 _CELLS = 1 << 23
@@ -50,12 +62,12 @@ class HiddenStates:
 
     def _states(self, check: HeadChecker, rng: np.random.Generator, step: int) -> np.ndarray:
         facts = check.facts
-        size = facts.hidden_size
-        rows, gain = np.zeros((1, size)), np.ones(size)
+        size = facts.input_size
+        rows, gain = np.zeros((1, facts.hidden_size)), np.ones(facts.hidden_size)
         if facts.has_weights:
             rows, gain = check.rows(sampled_ids(facts.num_logits, check.layout), step % facts.steps)
         # A norm multiplies by its gain: what is to lie along a row is divided by it first.
-        along = unit(rows.astype(np.float64) / gain)
+        along = np.tile(unit(rows.astype(np.float64) / gain), (1, size // facts.hidden_size))
         shares = rng.permutation(np.resize(rng.permutation(len(self.forms)), self.batch))
         states = np.stack([state(rng, self.forms[share], along, size, facts.dtype) for share in shares])
         return bits.encode(states, facts.dtype)
@@ -76,6 +88,8 @@ def state(rng: np.random.Generator, form: str, along: np.ndarray, size: int, dty
         return rng.standard_normal(size) * 2.0 ** rng.integers(-3, 4)
     if form == "toward":
         return first * 2.0 ** rng.integers(-4, 3)
+    if form == "away":  # against what all rows have in common: every logit is negative
+        return -along.mean(axis=0) * 2.0 ** rng.integers(-1, 4)
     if form == "zero":
         return np.zeros(size) * rng.choice((-1.0, 1.0))
     if form == "one hot":

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 # hidden states and spec_step_idx -> token ids
 Answer = Callable[[torch.Tensor, int], torch.Tensor]
 # One in so many (position, token) pairs has another successor in the target.
-_DISAGREES = 5
+_DISAGREES = 8
 _MEMORY = 0.25
 
 
 class Toy:
-    """Draft or target model around a head: token ids ``(batch,)`` and hidden states ``(batch, hidden_size)``."""
+    """Draft or target model around a head: token ids ``(batch,)`` and hidden states ``(batch, input_size)``."""
 
     def __init__(self, head: Head, device: torch.device, seed: int, *, is_target: bool) -> None:
         self._head = head
@@ -41,7 +41,7 @@ class Toy:
         self._is_target = is_target
 
     def start(self, batch: int) -> torch.Tensor:
-        return torch.zeros(batch, self._head.hidden_size, device=self._device)
+        return torch.zeros(batch, self._head.input_size, device=self._device)
 
     def step(self, memory: torch.Tensor, tokens: torch.Tensor, position: int) -> torch.Tensor:
         """The next hidden state, float32 of unit mean square."""
@@ -62,7 +62,7 @@ class Toy:
         rows = torch.cat([self._head.weight_rows(int(row), int(row) + 1, position) for row in successors]).float()
         if self._head.norm:
             rows = rows / self._head.norm_weight(position).float()  # which the norm multiplies in again
-        return _normal(rows.to(self._device))
+        return _normal(rows.to(self._device)).repeat(1, self._head.input_size // self._head.hidden_size)
 
 
 def _normal(values: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,8 @@ def draft(executor: Executor, head: Head, order: dict[str, Any]) -> tuple[dict[s
     """Both loops and the verification of each.
 
     Arrays, for the full gather and then for the path: drafted tokens ``(steps, batch)``, the target's tokens at the
-    same positions, and the hidden states ``(steps, batch, hidden_size)`` as bit patterns.
+    same positions, and the hidden states ``(steps, batch, input_size)`` as bit patterns. ``tied``: of all rows that a
+    full gather answered, those that tie at the top; None for a head with answers of its own.
     """
     device = executor.device
     step_count, batch, seed = order["steps"], order["batch"], order["seed"]
@@ -89,10 +90,14 @@ def draft(executor: Executor, head: Head, order: dict[str, Any]) -> tuple[dict[s
     d2t = head.table(device)
     first = torch.from_numpy((mixed(np.arange(batch), seed + 99) % np.uint64(head.vocab_size)).astype(np.int64))
 
+    tied = []
+
     def full(hidden: torch.Tensor, step: int) -> torch.Tensor:
         if head.gives_own_tokens:
             return head.full_tokens(hidden, executor.reference_group, step)
-        return full_gather(head.local_logits(hidden, shard, step), shard, executor.reference_group, d2t)
+        logits = head.local_logits(hidden, shard, step)
+        tied.append(executor.heads.ties(logits, shard)[:, 0] > 1)
+        return full_gather(logits, shard, executor.reference_group, d2t)
 
     def local(hidden: torch.Tensor, step: int) -> torch.Tensor:
         if head.gives_own_tokens:
@@ -121,4 +126,4 @@ def draft(executor: Executor, head: Head, order: dict[str, Any]) -> tuple[dict[s
             tokens = drafted[position]  # it is fed what was drafted, whatever it would have said
         results += [torch.stack(drafted).cpu().numpy(), torch.stack(greedy).cpu().numpy()]
         results.append(patterns(torch.stack(states)))
-    return {"event": "answer"}, results
+    return {"event": "answer", "tied": int(torch.stack(tied).sum()) if tied else None}, results

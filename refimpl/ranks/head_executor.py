@@ -74,6 +74,7 @@ class HeadExecutor:
             "figures": head.figures(),
             "own_tokens": head.gives_own_tokens,
             "num_logits": head.num_logits,
+            "input_size": head.input_size,
             "logits_dtype": head.logits_dtype,
             "weight_bytes": head.weight_bytes,
             "layouts": layouts,
@@ -157,7 +158,7 @@ class HeadExecutor:
             raise TypeError(f"local_logits {wrong}")
         d2t = head.table(hidden.device)
         put("reference", self._executor.run_reference(given, shard, d2t))
-        put("ties", self._ties(given, shard))
+        put("ties", self.ties(given, shard))
         anew = head.local_logits(hidden.clone(), shard, step)
         outcome["logits_differ"] = self._executor.first_change(given, anew, shard.num_real)
         table = None if d2t is None else d2t.cpu()
@@ -178,7 +179,7 @@ class HeadExecutor:
         if tokens is not None:
             put("tokens", tokens)
 
-    def _ties(self, logits: torch.Tensor, shard: VocabShard) -> torch.Tensor:
+    def ties(self, logits: torch.Tensor, shard: VocabShard) -> torch.Tensor:
         """int64 ``(batch, 3)``: how many columns tie at the top, over how many shards, and what the row holds."""
         real = logits[:, : shard.num_real].float()
         group = self._executor.reference_group

@@ -33,6 +33,7 @@ class HeadFacts:
     figures: dict[str, Any]
     own_tokens: bool
     num_logits: int
+    input_size: int
     logits_dtype: str
     weight_bytes: int
     layouts: dict[int, Layout | str]
@@ -103,6 +104,7 @@ def facts_of(ranks: Ranks, ref: HeadRef, tp_sizes: Iterable[int]) -> HeadFacts:
         figures=answer["figures"],
         own_tokens=answer["own_tokens"],
         num_logits=answer["num_logits"],
+        input_size=answer["input_size"],
         logits_dtype=answer["logits_dtype"],
         weight_bytes=answer["weight_bytes"],
         layouts=layouts,
@@ -163,8 +165,8 @@ class HeadRanks:
         answer, arrays = self._ask(_case_order(case, "variants"), [case.hidden_states])[0]
         return dict(zip(answer["variants"], arrays, strict=True))
 
-    def draft(self, batch: int, steps: int, seed: int) -> list[list[np.ndarray]]:
-        """Both drafting loops, by rank: see `refimpl.ranks.drafting`."""
+    def draft(self, batch: int, steps: int, seed: int) -> tuple[list[list[np.ndarray]], int | None]:
+        """Both drafting loops by rank, and how many of their rows tied: see `refimpl.ranks.drafting`."""
         layout = self.facts.layout(self.tp_size)
         order = {
             **_order(self.facts.ref, "draft"),
@@ -174,7 +176,8 @@ class HeadRanks:
             "steps": steps,
             "seed": seed,
         }
-        return [arrays for _, arrays in self._ask(order, [])]
+        answers = self._ask(order, [])
+        return [arrays for _, arrays in answers], answers[0][0]["tied"]
 
     def _ask(self, order: dict[str, Any], arrays: list[np.ndarray]) -> list[tuple[dict[str, Any], list[np.ndarray]]]:
         answers = self._ranks.query(self._spec, order, arrays, max(_QUERY_SECONDS, self._ranks.limit))

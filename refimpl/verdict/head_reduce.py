@@ -47,7 +47,7 @@ class HeadReducer:
 
     def counterexample(self, finding: Finding) -> Counterexample:
         """Named by its cause on the whole batch, then cut down as long as the cause stays."""
-        cause = self._cause(self.case, self.run, finding)
+        cause = self.cause(finding)
         whole = self.case, self.run, finding
         self._cut_down(finding)
         smaller = self._finding(self.run, finding)
@@ -76,6 +76,10 @@ class HeadReducer:
             obligation="O0" if kind is Kind.OTHER_LOGITS else None,
             origin=shown,
         )
+
+    def cause(self, finding: Finding) -> Cause:
+        """What the difference is called, on the case as it is now."""
+        return self._cause(self.case, self.run, finding)
 
     def _now(self, finding: Finding) -> tuple[HeadCase, Run, Finding]:
         return self.case, self.run, finding
