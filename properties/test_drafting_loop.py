@@ -13,6 +13,7 @@ import pytest
 
 from refimpl.head_case import HeadCase
 from refimpl.head_check import HeadChecker
+from refimpl.heads import CHECKPOINT
 from refimpl.verdict.kinds import Kind
 
 pytestmark = [pytest.mark.head, pytest.mark.obligations("O0")]
@@ -55,8 +56,12 @@ def test_drafting_loop(check_head: HeadChecker) -> None:
     facts = check_head.facts
     found = loops(check_head, max(12, min(32, _CELLS // facts.num_logits)), seed=1)
     full, path = found.full, found.local[0]
-    assert full.accepted.mean() >= 1.5, "the toy pair hardly accepts anything: acceptance would show no difference"
-    assert found.tied != 0, "no tie on the way: the loop could not have shown a wrong tie rule"
+    if facts.name.startswith(CHECKPOINT):  # a model's weights may be such that the toy pair shows little: it says so
+        length = f"{full.accepted.mean():.2f} accepted draft tokens on average, {found.tied} ties on the way"
+        check_head.note(f"{check_head.path}, tp {check_head.tp_size}: drafting loop of {length}")
+    else:
+        assert full.accepted.mean() >= 1.5, "the toy pair hardly accepts anything: acceptance would show no difference"
+        assert found.tied != 0, "no tie on the way: the loop could not have shown a wrong tie rule"
     steps = [HeadCase(facts.ref, check_head.layout, facts.dtype, full.states[step], step) for step in range(STEPS)]
     for rank, loop in enumerate(found.local):
         other = np.argwhere(loop.drafted != path.drafted)

@@ -19,9 +19,12 @@ from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.head_reduce import Cause, HeadReducer
 from refimpl.verdict.judge import Finding, Judgement, Tally, judge
 from refimpl.verdict.kinds import Kind
+from refimpl.verdict.obligations import Status
 from refimpl.verdict.reduce import Counterexample
-from refimpl.vocab.d2t import TableReport, check_table
+from refimpl.verdict.report import write_case
+from refimpl.vocab.d2t import TableReport, check_table, targets
 from refimpl.vocab.layouts import Layout
+from refimpl.vocab.tie_rate import TieRate, from_tokens
 
 
 @dataclass
@@ -114,6 +117,9 @@ class HeadChecker:
     @property
     def bad_table(self) -> str | None:
         """What makes the head's table unusable."""
+        fault = self.facts.figures.get("table_fault")  # a checkpoint's, with its likely mistakes by name
+        if fault is not None:
+            return str(fault)
         report = self.table_report
         return report.errors[0] if report is not None and report.errors else None
 
@@ -125,6 +131,56 @@ class HeadChecker:
         case = Case((Call(self.layout, self.facts.logits_dtype, size),))
         self.tally.failed[Kind.BAD_TABLE.value] += 1
         self._checker.fail(Kind.BAD_TABLE, self.bad_table, case, self._checker.run(case))
+
+    @cached_property
+    def breaks_ties_by_draft_id(self) -> Run | None:
+        """Under a table that does not rise: the run that shows the path's answer to its smallest tie to be the lowest
+        draft id's target, not the lowest target; None where it is the lowest target. Raises `Failure` for any other."""
+        case = self.smallest_tie()
+        run = self._checker.run(case)
+        if judge(case, run).holds or not judge(case, run, "draft_id").holds:
+            self._checker(case)
+            return None
+        return run
+
+    @property
+    def refusal(self) -> str | None:
+        """What the path said when it refused a case of this test."""
+        return self._checker.refused
+
+    def smallest_tie(self) -> Case:
+        """The tie of the table's inverted pair with the smallest ids, every other column less."""
+        assert self.table_report is not None and self.table_report.lowest_inverted_pair is not None
+        one, less = bits.encode(np.array([1.0, 0.0]), self.facts.logits_dtype)
+        logits = np.full((1, self.facts.num_logits), less, bits.STORAGE[self.facts.logits_dtype])
+        logits[0, list(self.table_report.lowest_inverted_pair)] = one
+        padding = (bits.INFINITY[self.facts.logits_dtype],)
+        return Case((Call(self.layout, self.facts.logits_dtype, logits, padding, self.facts.d2t),))
+
+    def tie_rate(self, case: HeadCase) -> TieRate:
+        """How many rows of a case from hidden states the table's order decides, by both rules on the head's logits."""
+        assert self.facts.d2t is not None
+        both = self._checker.guarded(lambda: self._ranks.variants(case, only=("",)))[""]
+        return from_tokens(both[0], both[1], targets(self.facts.d2t))
+
+    def condition(self, text: str, case: Case, run: Run) -> None:
+        """Rows on which this head and path differ, all others being right: a conditional verdict, with its witness."""
+        finding = Finding(Kind.WRONG_TIE, Kind.WRONG_TIE.value, 0, text, (0,))
+        counterexample = Counterexample(
+            kind=finding.kind, identity=finding.identity, case=case, tie_rule="target_id", run=run, finding=finding
+        )
+        file = write_case(
+            counterexample,
+            self._session.journal.cases,
+            property_id=self._checker.property_id,
+            path=self.path,
+            backend=self._checker.backend,
+        )
+        self.evidence("O5", Status.REFUTED, condition=text, kind=finding.identity, witness=str(file))
+
+    def evidence(self, obligation: str, status: Status, **more: Any) -> None:
+        """Add to the ledger what this test has shown by a rule of its own."""
+        self._session.ledger.add(self._checker.evidence(obligation, status, **more))
 
     def _note_known(self, kind: Kind, reason: str, rows: int, witness: Counterexample | None = None) -> None:
         self.tally.known[kind.value, reason] += rows

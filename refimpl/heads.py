@@ -60,6 +60,11 @@ def spelled(name: str) -> str:
     raise HeadError(f"there is no head {name!r}; give {hint} Or a head of your own as file.py:name")
 
 
+def reference_of(name: str) -> str:
+    """A head's name as ``package.module:name`` or ``file.py:name``."""
+    return f"fixtures.heads.{name}:head" if name in shipped() else installed().get(name, name)
+
+
 def load(name: str) -> Head:
     """The head of a name, on an executor. Raises loading.LoadError and HeadError."""
     from refimpl.head import Head  # with torch, which the driver does without
@@ -67,8 +72,7 @@ def load(name: str) -> Head:
     if name.startswith(CHECKPOINT):
         read: Any = loading.load("fixtures.checkpoints.head:load_named")
         return read(name)
-    reference = f"fixtures.heads.{name}:head" if name in shipped() else installed().get(name, name)
-    found: Any = loading.load(reference)
+    found: Any = loading.load(reference_of(name))
     if isinstance(found, type) and issubclass(found, Head):
         make: Any = found
         try:

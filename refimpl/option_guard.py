@@ -24,6 +24,7 @@ VALUE_OPTIONS = (
     "--logits",
     "--backend",
     "--certificate",
+    "--certificate-key",
     "--rank-timeout",
     "--known-divergences",
     "--hypothesis-profile",

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from refimpl import __version__, bits, head_summary, heads, loading, summary
+from refimpl import __version__, bits, certifying, head_summary, heads, loading, summary
 from refimpl.case import Call, Case
 from refimpl.head_case import HeadRef
 from refimpl.option_guard import is_for_this_project
@@ -86,7 +86,7 @@ class HeadTarget:
     tp_size: int
 
     def __str__(self) -> str:
-        return f"{self.head}-{self.path}-tp{self.tp_size}"
+        return f"{certifying.shown(self.head)}-{self.path}-tp{self.tp_size}"
 
 
 @dataclass
@@ -126,6 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="draft head to certify: a shipped or installed one, file.py:name, or all (default: the small "
         f"{heads.DEFAULT}); may be given several times",
     )
+    certifying.add_options(group)
     group.addoption("--backend", default="auto", metavar="auto|nccl|gloo", help="auto: nccl where there are GPUs")
     group.addoption(
         "--rank-timeout",
@@ -192,8 +193,8 @@ def _parse_timeout(text: str) -> float:
 
 
 def _parse_heads(config: pytest.Config, profile: str) -> tuple[HeadRef, ...]:
-    given = config.getoption("--head") or [heads.DEFAULT]
-    names: list[str] = []
+    names = certifying.checkpoint_heads(config)
+    given = config.getoption("--head") or ([] if names else [heads.DEFAULT])
     for name in given:
         try:
             names += heads.expand([name])
@@ -229,6 +230,7 @@ def _parse_options(config: pytest.Config) -> _Run:
     if profile is not None and profile not in PROFILES:
         raise pytest.UsageError(f"--hypothesis-profile={profile}: choose one of {', '.join(PROFILES)}")
     run = _Run(launch, paths, _parse_tp(config.getoption("--tp"), launch), _parse_heads(config, profile or "dev"))
+    certifying.check_options(config)
     run.ranks = Ranks(launch, backend, _parse_timeout(config.getoption("--rank-timeout")))
     logits = config.getoption("--logits")
     if logits is not None:
@@ -313,6 +315,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_path: the property is about heads that leave the reduction to a path")
     config.addinivalue_line("markers", "needs_hidden_states: the property is about heads that make logits or tokens")
     config.addinivalue_line("markers", "about_tables: the property of a head is decided under a wrong table too")
+    config.addinivalue_line("markers", "needs_table: the property is about heads that have a table")
     config.addinivalue_line("markers", "needs_known: the property is about heads that state a known divergence")
     config.addinivalue_line("markers", "needs_cuda: the property runs on nccl only")
     config.stash[SUMMARIES] = []
@@ -349,6 +352,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             raise pytest.UsageError(f"the ranks could not be started: {error}") from error
     facts = run.ranks.facts(Spec(loading.qualified(run.paths[0]), run.tp_sizes[0]))
     run.header = _header(run, facts)
+    certifying.remember_run(config, run.ranks, facts, run.paths, run.tp_sizes, config.stash[HEADS])
     run.ranks.retire()
     if _is_controller(config):
         run.ranks.close(0)
@@ -406,12 +410,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     current = config.stash.get(SESSION, None)
     if current is None:
+        certifying.finish(session, config.stash[SUMMARIES])
         return
     config.stash[SUMMARIES].append(current.summary())
     if hasattr(config, "workeroutput"):
         config.workeroutput["argmax_parity"] = current.summary()
     elif exitstatus == 0 and not summary.compared(config.stash[SUMMARIES]):
         session.exitstatus = 1  # green without a single row compared would be no verdict
+    certifying.finish(session, config.stash[SUMMARIES])
     current.journal.close(int(session.exitstatus))
 
 
@@ -448,8 +454,10 @@ def _head_targets(metafunc: pytest.Metafunc) -> list[HeadTarget]:
             continue
         if "needs_hidden_states" in needs and not facts.starts_from_hidden_states:
             continue
-        if "needs_known" in needs and not facts.figures["known"]:
+        if "needs_table" in needs and facts.d2t is None and facts.figures.get("table_fault") is None:
             continue
+        if "needs_known" in needs and (not facts.figures["known"] or name.startswith(heads.CHECKPOINT)):
+            continue  # what is known of a checkpoint was not stated by anyone, and has a witness of its own
         paths = (OWN,) if facts.own_tokens else run.paths
         targets += [HeadTarget(name, path, size) for path in paths for size in run.tp_sizes]
     return targets
@@ -602,6 +610,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     for line in render_ledger(Ledger(entry for entry in ledger.entries if entry.head is None)):
         terminalreporter.write_line(line)
     for line in head_summary.render(parts):
+        terminalreporter.write_line(line)
+    for line in certifying.lines(terminalreporter.config):
         terminalreporter.write_line(line)
     if not summary.compared(parts):
         terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)

@@ -26,6 +26,7 @@ from refimpl.paths.full_gather import full_gather
 from refimpl.ranks import wire
 from refimpl.ranks.counting import CollectiveCounter
 from refimpl.ranks.head_executor import HeadExecutor
+from refimpl.ranks.source import source_of
 
 # The suite's own limits end a case; the group's must never come first, or one cause would show as two.
 _GROUP_TIMEOUT = timedelta(hours=2)
@@ -142,6 +143,7 @@ class Executor:
             "nccl": nccl,
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "tie_break": getattr(self._path, "tie_break", None),
+            "source": source_of(self._spec["path"]),
         }
 
     def stop(self) -> str | None:

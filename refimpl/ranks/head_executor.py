@@ -18,6 +18,7 @@ from refimpl.paths.collectives import all_gather
 from refimpl.paths.full_gather import full_gather
 from refimpl.ranks import drafting
 from refimpl.ranks.outcome import NAN_ROW, NEG_INF_ROW
+from refimpl.ranks.source import source_of
 
 if TYPE_CHECKING:
     from refimpl.ranks.executor import Executor
@@ -79,6 +80,7 @@ class HeadExecutor:
             "weight_bytes": head.weight_bytes,
             "layouts": layouts,
             "has_table": d2t is not None,
+            "source": source_of(heads.reference_of(order["head"])),
         }
         return facts, [] if d2t is None else [np.ascontiguousarray(d2t)]
 
@@ -110,6 +112,8 @@ class HeadExecutor:
         d2t = head.table(hidden.device)
         names, results = [], []
         for name, logits_of in {"": head.local_logits, **head.variants()}.items():
+            if order["only"] is not None and name not in order["only"]:
+                continue
             logits = logits_of(hidden.clone(), shard, order["spec_step_idx"])
             draft_ids = full_gather(logits, shard, group, None)
             tokens = draft_ids if d2t is None else full_gather(logits, shard, group, d2t)

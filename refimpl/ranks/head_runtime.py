@@ -38,6 +38,7 @@ class HeadFacts:
     weight_bytes: int
     layouts: dict[int, Layout | str]
     d2t: np.ndarray | None
+    source: dict[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -109,6 +110,7 @@ def facts_of(ranks: Ranks, ref: HeadRef, tp_sizes: Iterable[int]) -> HeadFacts:
         weight_bytes=answer["weight_bytes"],
         layouts=layouts,
         d2t=arrays[0] if answer["has_table"] else None,
+        source=answer.get("source"),
     )
 
 
@@ -160,9 +162,10 @@ class HeadRanks:
             )
         return Case((Call(case.layout, self.facts.logits_dtype, np.ascontiguousarray(logits), (0,), self.facts.d2t),))
 
-    def variants(self, case: HeadCase) -> dict[str, np.ndarray]:
+    def variants(self, case: HeadCase, only: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
         """What the rows give by every variant of the head: ``(2, batch)``, tokens and draft ids; "" is the head."""
-        answer, arrays = self._ask(_case_order(case, "variants"), [case.hidden_states])[0]
+        order = {**_case_order(case, "variants"), "only": None if only is None else list(only)}
+        answer, arrays = self._ask(order, [case.hidden_states])[0]
         return dict(zip(answer["variants"], arrays, strict=True))
 
     def draft(self, batch: int, steps: int, seed: int) -> tuple[list[list[np.ndarray]], int | None]:
