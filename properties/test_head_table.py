@@ -17,7 +17,7 @@ from refimpl.vocab.d2t import targets
 from refimpl.vocab.mistakes import SORT_COMMAND
 from refimpl.vocab.tie_rate import TieRate
 
-pytestmark = [pytest.mark.needs_path, pytest.mark.needs_table]
+pytestmark = [pytest.mark.needs_path, pytest.mark.needs_table, pytest.mark.about_tables]
 
 # Multiplications and additions for the estimate, of which the rows follow.
 _OPERATIONS = 1 << 35

@@ -176,6 +176,12 @@ class HeadChecker:
             path=self.path,
             backend=self._checker.backend,
         )
+        compared = Tally(calls=1, rows=case.num_rows, tied_rows=case.num_rows)
+        self.tally.given.add(compared)
+        self._session.tally(self.path, self.tp_size).rows.add(compared)
+        reason = self.known(Kind.WRONG_TIE, by_draft_id=True)
+        if reason is not None:
+            self._note_known(Kind.WRONG_TIE, reason, case.num_rows)
         self.evidence("O5", Status.REFUTED, condition=text, kind=finding.identity, witness=str(file))
 
     def evidence(self, obligation: str, status: Status, **more: Any) -> None:
