@@ -24,7 +24,7 @@ from refimpl.head_summary import merge as merge_heads
 from refimpl.ranks.runtime import Ranks, Spec
 from refimpl.verdict import certificate, envelope, readable, verdict
 from refimpl.verdict.kinds import Kind
-from refimpl.verdict.obligations import BY_KIND, Evidence, Ledger, Status
+from refimpl.verdict.obligations import Evidence, Ledger, Status
 from refimpl.verdict.subjects import Subject, of_checkpoint, of_source
 from refimpl.verdict.verdict import OWN, Setting, Verdict, Word
 
@@ -245,7 +245,7 @@ def shown(name: str) -> str:
 
 def _verdicts(state: _State, parts: list[dict[str, Any]], exitstatus: int) -> list[Verdict]:
     assert state.setting is not None
-    ledger = Ledger([*Ledger.merged(part["evidence"] for part in parts).entries, *_known_divergences(parts)])
+    ledger = Ledger.merged(part["evidence"] for part in parts)
     pairs: list[tuple[str, str | None]] = []
     for name, facts in state.heads.items():
         pairs += [(path, name) for path in ((OWN,) if facts.own_tokens else state.paths)]
@@ -266,44 +266,19 @@ def _verdicts(state: _State, parts: list[dict[str, Any]], exitstatus: int) -> li
     return found
 
 
-def _known_divergences(parts: list[dict[str, Any]]) -> list[Evidence]:
-    """What a head states as known and was seen: a refutation all the same, though no news. Ties of a table that does
-    not rise have a condition of their own."""
-    found = []
-    for (head, path, tp_size), line in merge_heads(parts).items():
-        for (kind, reason), rows in line.known.items():
-            if kind == Kind.WRONG_TIE.value:
-                continue
-            obligation = BY_KIND.get(Kind(kind), "O0")
-            found.append(
-                Evidence(
-                    path,
-                    obligation,
-                    Status.REFUTED,
-                    tp_size,
-                    "known",
-                    head,
-                    scope=f"known: {reason}",
-                    kind=kind,
-                    count=rows,
-                )
-            )
-    return found
-
-
 def _conditional_ties(ledger: Ledger, path: str, head: str | None) -> Ledger:
     """Once the smallest tie has shown a head's table to decide ties, other wrong ties of the pair are of that kind."""
     kind = Kind.WRONG_TIE.value
     own = [entry for entry in ledger.of((path, head), "O5") if entry.condition and entry.kind == kind]
     if head is None or not own:
         return ledger
+
+    def decided_by_table(entry: Evidence) -> bool:
+        ours = (entry.path, entry.head) == (path, head) and entry.status is Status.REFUTED
+        return ours and (entry.kind == kind or (entry.obligation == "O5" and entry.scope.startswith("known: ")))
+
     condition = own[0].condition
-    return Ledger(
-        replace(entry, condition=condition)
-        if (entry.path, entry.head, entry.kind) == (path, head, kind) and entry.status is Status.REFUTED
-        else entry
-        for entry in ledger.entries
-    )
+    return Ledger(replace(entry, condition=condition) if decided_by_table(entry) else entry for entry in ledger.entries)
 
 
 def _problems(state: _State, ledger: Ledger, path: str, head: str | None, exitstatus: int) -> list[str]:
