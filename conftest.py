@@ -7,6 +7,7 @@ import pytest
 from refimpl.head_check import HeadChecker
 from refimpl.pytest_plugin import HEADS, KNOWN, SESSION, CheckTarget, HeadTarget
 from refimpl.session import Checker
+from refimpl.topk.checker import TopKChecker
 
 
 @pytest.fixture
@@ -34,3 +35,10 @@ def check_head(request: pytest.FixtureRequest) -> HeadChecker:
     if found.bad_table is not None and not request.node.get_closest_marker("about_tables"):
         pytest.skip(f"the table of head {target.head} is refuted, no row is compared under it: {found.bad_table}")
     return found
+
+
+@pytest.fixture
+def check_topk(request: pytest.FixtureRequest) -> TopKChecker:
+    """A top-k path at one tp_size, on ranks that no other test has used."""
+    target: CheckTarget = request.param
+    return TopKChecker(request.config.stash[SESSION], target.path, target.tp_size, request.node.nodeid)

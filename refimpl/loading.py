@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,14 +17,15 @@ REFERENCE = "full_gather"
 
 
 def _paths_in(folder: str) -> tuple[str, ...]:
-    """Every file of a folder that defines a function of its own name; nothing is imported to find out."""
+    """Every file of a folder that defines a path of its own name; nothing is imported to find out."""
     files = sorted((Path(__file__).parent / folder).glob("*.py"))
-    names = [file.stem for file in files if f"\ndef {file.stem}(" in file.read_text()]
+    names = [file.stem for file in files if re.search(rf"^def {file.stem}\(\s*local_logits\b", file.read_text(), re.M)]
     return tuple(name for name in names if name != REFERENCE)
 
 
 SHIPPED_PATHS = _paths_in("paths")
 PEER_PATHS = _paths_in("paths/peers")  # other engines' algorithms, run by name or by the group word only
+TOPK_PATHS = _paths_in("topk")  # of another contract, refimpl.topk.contract
 GROUPS = {"own": SHIPPED_PATHS, "peers": PEER_PATHS}
 
 
@@ -35,6 +37,8 @@ def qualified(name: str) -> str:
     """A shipped path's short name in full; any other name as it is."""
     if name in PEER_PATHS:
         return f"refimpl.paths.peers.{name}:{name}"
+    if name in TOPK_PATHS:
+        return f"refimpl.topk.{name}:{name}"
     return f"refimpl.paths.{name}:{name}" if name in (*SHIPPED_PATHS, REFERENCE) else name
 
 
@@ -45,7 +49,7 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
 
 def check_form(name: str) -> str | None:
     """What is wrong with the form of a name, without importing anything."""
-    if name in (*SHIPPED_PATHS, *PEER_PATHS, REFERENCE):
+    if name in (*SHIPPED_PATHS, *PEER_PATHS, *TOPK_PATHS, REFERENCE):
         return None
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:

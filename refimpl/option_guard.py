@@ -17,6 +17,7 @@ import pytest
 
 VALUE_OPTIONS = (
     "--path",
+    "--topk-path",
     "--tp",
     "--head",
     "--checkpoint",

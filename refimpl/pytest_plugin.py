@@ -443,6 +443,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("check_head", _head_targets(metafunc), ids=str, indirect=True)
 
 
+def tp_sizes(config: pytest.Config) -> tuple[int, ...]:
+    """Those of the run; 2 where it has none."""
+    run = config.stash.get(_RUN, None)
+    return run.tp_sizes if run else (2,)
+
+
 def _head_targets(metafunc: pytest.Metafunc) -> list[HeadTarget]:
     run = metafunc.config.stash.get(_RUN, None)
     if run is None:
@@ -471,7 +477,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
-        target = item.callspec.params.get("check") if hasattr(item, "callspec") else None
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        target = params.get("check") or params.get("check_topk")
         needs = item.get_closest_marker("needs_tp")
         short = target is not None and needs is not None and target.tp_size < needs.args[0]
         (dropped if short else kept).append(item)

@@ -23,7 +23,7 @@ from refimpl import loading
 from refimpl.case import padded, sliding
 from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.paths.full_gather import full_gather
-from refimpl.ranks import wire
+from refimpl.ranks import topk_executor, wire
 from refimpl.ranks.counting import CollectiveCounter
 from refimpl.ranks.head_executor import HeadExecutor
 from refimpl.ranks.source import source_of
@@ -58,6 +58,8 @@ def main(spec: dict[str, Any]) -> int:
                 wire.send(sock, answer, results)
             elif head["do"] == "head":
                 wire.send(sock, *executor.heads.answer(head, arrays))
+            elif head["do"] == "topk":
+                wire.send(sock, *topk_executor.answer(executor, head, arrays))
             elif head["do"] == "time":
                 wire.send(sock, {"event": "timed", "seconds": executor.time_bare(head, arrays)})
             elif head["do"] == "stop":
@@ -222,6 +224,10 @@ class Executor:
     def run_reference(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> torch.Tensor:
         return full_gather(given, shard, self.reference_group, d2t)
 
+    @property
+    def path(self) -> Any:
+        return self._path
+
     def run_path(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> Any:
         return self._path(given, shard, self.group, d2t)
 
@@ -287,6 +293,13 @@ class Executor:
 
     def own_call(self, call: Callable[[], Any], given: torch.Tensor, outcome: dict[str, Any]) -> torch.Tensor | None:
         """The tokens that code under test gives for a batch like ``given``; how it ended stands in ``outcome``."""
+        tokens: torch.Tensor | None = self.own_answer(call, lambda tokens: _wrong_form(tokens, given), outcome)
+        return tokens
+
+    def own_answer(
+        self, call: Callable[[], Any], wrong_form: Callable[[Any], str | None], outcome: dict[str, Any]
+    ) -> Any:
+        """What code under test gives, None where that is nothing or has a wrong form; ``outcome`` says how it ended."""
         before = self._sequence()
         started = time.perf_counter()
         try:
@@ -306,7 +319,7 @@ class Executor:
             return None
         seconds = time.perf_counter() - started
         outcome |= {"status": "answered", "issued": self._sequence() - before, "seconds": seconds}
-        wrong = _wrong_form(tokens, given)
+        wrong = wrong_form(tokens)
         if wrong:
             outcome |= {"status": "wrong form", "message": wrong}
             return None

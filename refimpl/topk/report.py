@@ -1,0 +1,95 @@
+"""One screen for a failing top-k case: the rows as the ranks hold them, and every answer beside the right one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from refimpl import bits
+from refimpl.case import json_value
+from refimpl.topk.case import TopKCall, TopKCase
+from refimpl.topk.judge import KINDS, decoded
+from refimpl.topk.oracle import oracle_topk
+from refimpl.topk.reduce import TopKCounterexample
+
+_SHOWN_ROWS, _SHOWN_COLUMNS, _SHOWN_ENTRIES = 2, 24, 8
+
+
+def render(counterexample: TopKCounterexample, *, property_id: str, path: str, backend: str) -> str:
+    case, finding = counterexample.case, counterexample.finding
+    entry = case.calls[finding.call]
+    call = entry.call
+    lines = [
+        property_id,
+        f"{finding.kind}: {KINDS[finding.kind]}",
+        f"path {path}",
+        f"tp_size {case.tp_size}, {call.dtype}, {backend}",
+        "",
+        f"call {finding.call + 1} of {len(case.calls)}: batch {call.batch}, k {entry.k}",
+        f"vocabulary {call.layout.vocab_size}, padded_size {call.layout.padded_size}",
+    ]
+    small = call.layout.padded_size * case.tp_size <= _SHOWN_COLUMNS
+    rows = (finding.rows or tuple(range(call.batch if small else 0)))[:_SHOWN_ROWS]
+    for row in rows:
+        lines += _row_lines(entry, row)
+        lines += _answer_lines(counterexample, entry, row)
+    lines += ["", *finding.message.splitlines()]
+    if all(entry.call.batch * entry.call.layout.vocab_size <= 64 for entry in case.calls):
+        lines += ["the whole case:", json.dumps(to_value(case))]
+    return "\n".join(line[:240] for line in lines[:-1]) + "\n" + lines[-1]
+
+
+def _row_lines(entry: TopKCall, row: int) -> list[str]:
+    call = entry.call
+    ids = np.arange(call.layout.vocab_size) + (0 if call.d2t is None else call.d2t)
+    lines = [f"  row {row}: rank, column, id, value"]
+    for rank, (start, end) in enumerate(call.layout.bounds):
+        local = call.local_logits(rank)[row]
+        for column, pattern in enumerate(local[:_SHOWN_COLUMNS]):
+            real = column < end - start
+            name = f"{ids[start + column]:>6}" if real else "     -"
+            lines.append(
+                f"  {rank:>6} {column:>6} {name}  {bits.text(int(pattern), call.dtype)}{'' if real else '  padding'}"
+            )
+        if len(local) > _SHOWN_COLUMNS:
+            lines.append(f"  {rank:>6}  and {len(local) - _SHOWN_COLUMNS} columns more")
+    return lines
+
+
+def _answer_lines(counterexample: TopKCounterexample, entry: TopKCall, row: int) -> list[str]:
+    call, k = entry.call, entry.k
+    values = call.values()[row : row + 1]
+    columns, ids = oracle_topk(values, min(k, call.layout.vocab_size), call.d2t)
+    lines = [f"  NumPy        {_pairs(ids[0], values[0, columns[0]])}"]
+    for rank, outcome in enumerate(counterexample.run.ranks):
+        told = outcome.calls[counterexample.finding.call] if len(outcome.calls) > counterexample.finding.call else None
+        if told is None or told.tokens is None:
+            lines.append(
+                f"  path, rank {rank} {'no answer' if told is None else f'{told.status} {told.message}'[:120]}"
+            )
+        else:
+            lines.append(f"  path, rank {rank} {_pairs(told.tokens[0, row], decoded(told.tokens, call.dtype)[row])}")
+    return lines
+
+
+def _pairs(ids: np.ndarray, values: np.ndarray) -> str:
+    shown = [f"{token}: {value:g}" for token, value in zip(ids[:_SHOWN_ENTRIES], values, strict=False)]
+    return ", ".join(shown) + (" ..." if len(ids) > _SHOWN_ENTRIES else "")
+
+
+def to_value(case: TopKCase) -> list[dict[str, Any]]:
+    """Plain values of a small case, as its report prints it."""
+    return [
+        {
+            "bounds": entry.call.layout.bounds,
+            "padded_size": entry.call.layout.padded_size,
+            "dtype": entry.call.dtype,
+            "k": entry.k,
+            "logits": [[json_value(int(pattern), entry.call.dtype) for pattern in row] for row in entry.call.logits],
+            "padding": [json_value(pattern, entry.call.dtype) for pattern in entry.call.padding],
+            "d2t": None if entry.call.d2t is None else entry.call.d2t.tolist(),
+        }
+        for entry in case.calls
+    ]
