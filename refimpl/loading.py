@@ -19,7 +19,11 @@ REFERENCE = "full_gather"
 def _paths_in(folder: str) -> tuple[str, ...]:
     """Every file of a folder that defines a path of its own name; nothing is imported to find out."""
     files = sorted((Path(__file__).parent / folder).glob("*.py"))
-    names = [file.stem for file in files if re.search(rf"^def {file.stem}\(\s*local_logits\b", file.read_text(), re.M)]
+    names = [
+        file.stem
+        for file in files
+        if re.search(rf"^def {file.stem}\(\s*local_logits\b", file.read_text(), re.MULTILINE)
+    ]
     return tuple(name for name in names if name != REFERENCE)
 
 

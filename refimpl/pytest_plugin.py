@@ -221,6 +221,8 @@ def _parse_options(config: pytest.Config) -> _Run:
     paths = loading.expand(config.getoption("--path") or ("own",))
     for path in paths:
         wrong = loading.check_form(path)
+        if path in loading.TOPK_PATHS:
+            wrong = f"it is a top-k path, of another contract; give it as --topk-path={path}"
         if wrong:
             raise pytest.UsageError(f"--path={path}: {wrong}")
     backend = config.getoption("--backend")

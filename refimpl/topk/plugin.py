@@ -30,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     for path in session.config.getoption("--topk-path") or ():
         wrong = loading.check_form(path)
+        if path in (*loading.SHIPPED_PATHS, *loading.PEER_PATHS, loading.REFERENCE):
+            wrong = f"it is an argmax path, of another contract; give it as --path={path}"
         if wrong:
             raise pytest.UsageError(f"--topk-path={path}: {wrong}")
 
