@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from refimpl.ranks.head_runtime import HeadFacts
 
 _STATE = pytest.StashKey["_State"]()
+_PROPERTIES = Path(__file__).resolve().parents[1] / "properties"
+# Options of pytest by which a run leaves tests out.
+_SELECTIONS = {
+    "keyword": "-k",
+    "markexpr": "-m",
+    "deselect": "--deselect",
+    "lf": "--last-failed",
+    "stepwise": "--stepwise",
+    "ignore": "--ignore",
+    "ignore_glob": "--ignore-glob",
+}
 _PACKAGES = ("torch", "hypothesis", "pytest", "numpy", "safetensors")
 
 
@@ -43,8 +54,10 @@ class _Outcomes:
     passed: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.ended.add(report.nodeid)
         if report.failed:
             self.failed.append(report.nodeid)
         elif report.skipped:  # known divergences, and what the path refuses
@@ -206,7 +219,7 @@ def finish(session: pytest.Session, parts: list[dict[str, Any]]) -> None:
         return
     if not state.asked and state.setting.profile not in verdict.CERTIFYING_PROFILES:
         return
-    state.verdicts = _verdicts(state, parts, int(session.exitstatus))
+    state.verdicts = _verdicts(state, parts, _left_out(session, state))
     state.lines = readable.lines(state.verdicts)
     word = verdict.overall(state.verdicts)
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -243,7 +256,26 @@ def shown(name: str) -> str:
     return CHECKPOINT + places_in(name)[0].name
 
 
-def _verdicts(state: _State, parts: list[dict[str, Any]], exitstatus: int) -> list[Verdict]:
+def _left_out(session: pytest.Session, state: _State) -> list[str]:
+    """Why the run as a whole is less than all properties: a selection, or an early end."""
+    config, found = session.config, []
+    here = Path(config.invocation_params.dir)
+    places = {(here / argument.split("::")[0]).resolve() for argument in config.args}
+    if not any(place == _PROPERTIES or place in _PROPERTIES.parents for place in places):
+        found.append(f"only a part of the properties was asked for: {', '.join(config.args)}")
+    for name, flag in _SELECTIONS.items():
+        value = getattr(config.option, name, None)
+        if value:
+            found.append(f"{flag} left some properties out" + (f": {value}" if isinstance(value, str) else ""))
+    missing = session.testscollected - len(state.outcomes.ended)
+    if session.testscollected and missing > 0:
+        found.append(f"{missing} of {session.testscollected} tests did not run")
+    if int(session.exitstatus) not in (0, 1):
+        found.append(f"the run ended early, with exit status {int(session.exitstatus)}")
+    return found
+
+
+def _verdicts(state: _State, parts: list[dict[str, Any]], left_out: list[str]) -> list[Verdict]:
     assert state.setting is not None
     ledger = Ledger.merged(part["evidence"] for part in parts)
     pairs: list[tuple[str, str | None]] = []
@@ -251,7 +283,7 @@ def _verdicts(state: _State, parts: list[dict[str, Any]], exitstatus: int) -> li
         pairs += [(path, name) for path in ((OWN,) if facts.own_tokens else state.paths)]
     found = []
     for path, head in pairs or [(path, None) for path in state.paths]:
-        problems = _problems(state, ledger, path, head, exitstatus)
+        problems = left_out + _problems(state, ledger, path, head)
         facts_of_head = state.heads.get(head or "")
         has_table = facts_of_head is None or facts_of_head.d2t is not None
         one = verdict.decide(
@@ -281,12 +313,10 @@ def _conditional_ties(ledger: Ledger, path: str, head: str | None) -> Ledger:
     return Ledger(replace(entry, condition=condition) if decided_by_table(entry) else entry for entry in ledger.entries)
 
 
-def _problems(state: _State, ledger: Ledger, path: str, head: str | None, exitstatus: int) -> list[str]:
-    """Why the run shows less than the ledger says: tests that broke outside of a case, or a run cut short."""
+def _problems(state: _State, ledger: Ledger, path: str, head: str | None) -> list[str]:
+    """Why the run shows less of a pair than the ledger says: tests that broke outside of a case."""
     told = {entry.source for entry in ledger.entries if entry.status in (Status.REFUTED, Status.UNKNOWN)}
     found = []
-    if exitstatus not in (0, 1):
-        found.append(f"the run ended early, with exit status {exitstatus}")
     others = [shown(name) for name in state.heads if name != head]
     for test in dict.fromkeys(state.outcomes.failed):
         inside = test.partition("[")[2]
