@@ -465,8 +465,8 @@ def test_what_was_proved_and_what_was_sampled_is_said() -> None:
     assert found.title in text
     assert "proved within their scopes: O1; sampled: O0, O2, O3, O4, O5, O6, O7" in text
     table = readable.markdown([found], "out.json", "PASSED")
-    assert "proved: all of orderings, 14 rows, tp 2,4, float32" in table
-    assert "tested: drawn rows, 2,000 rows, tp 2,4, bfloat16" in table
+    assert "proved: all of orderings, 14 rows, float32, tp 2,4" in table
+    assert "tested: drawn rows, 2,000 rows, bfloat16, tp 2,4" in table
 
 
 def test_markdown_cannot_be_broken_out_of() -> None:

@@ -106,13 +106,14 @@ def _scopes(row: Row) -> list[str]:
     found: dict[tuple[str, str], list[Evidence]] = {}
     for entry in row.evidence:
         if entry.status in (Status.PROVED, Status.TESTED):
-            words = entry.scope if entry.status is Status.PROVED else "drawn rows"
-            found.setdefault((entry.status.value, words), []).append(entry)
+            found.setdefault((entry.status.value, entry.scope or "drawn rows"), []).append(entry)
     lines = []
     for (status, scope), entries in sorted(found.items()):
         sizes = ",".join(map(str, sorted({entry.tp_size for entry in entries})))
         dtypes = ", ".join(sorted({dtype for entry in entries for dtype in entry.dtypes}))
-        lines.append(f"{status}: {scope}, {sum(e.count for e in entries):,} rows, tp {sizes}, {dtypes or 'no dtype'}")
+        count = sum(entry.count for entry in entries)
+        rows = [f"{count:,} rows", *([dtypes] if dtypes else [])] if count else []
+        lines.append(", ".join([f"{status}: {scope}", *rows, f"tp {sizes}"]))
     return lines
 
 
