@@ -152,16 +152,24 @@ def run_pytest(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_wrong_path_is_said_in_one_sentence() -> None:
-    done = run_pytest("--topk-path=nothing")
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--topk-path=nothing", "--topk-path=nothing: 'nothing' is neither package.module:name nor file.py:name"),
+        ("--topk-path=gather_pairs", "it is an argmax path, of another contract; give it as --path=gather_pairs"),
+        ("--path=gather_topk_candidates", "it is a top-k path, of another contract; give it as --topk-path="),
+    ],
+)
+def test_a_wrong_path_is_said_in_one_sentence(option: str, said: str) -> None:
+    done = run_pytest(option)
     assert done.returncode == 4
-    assert done.stderr.startswith(
-        "ERROR: --topk-path=nothing: 'nothing' is neither package.module:name nor file.py:name"
-    )
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_failing_run_prints_the_report() -> None:
-    done = run_pytest("--topk-path=tests.topk_mutants:one_squeezed", "-k", "every_form")
+    done = run_pytest("--topk-path=tests.topk_mutants:local_ids", "-k", "beyond_the_shard")
     assert done.returncode == 1
-    assert "result-type: the result is no int64 tensor" in done.stdout
+    assert "\npath tests.topk_mutants:local_ids\n" in done.stdout
+    assert "the whole case:" in done.stdout
     assert "Traceback" not in done.stdout
