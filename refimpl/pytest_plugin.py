@@ -28,6 +28,7 @@ from refimpl.ranks.journal import Journal
 from refimpl.ranks.launch import Launch, serve
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
 from refimpl.session import Checker, Failure, Session, Unknown
+from refimpl.verdict import expected
 from refimpl.verdict import report as reports
 from refimpl.verdict.judge import judge
 from refimpl.verdict.kinds import Kind
@@ -505,6 +506,9 @@ def _apply_known_divergences(config: pytest.Config, items: list[pytest.Item]) ->
         test_id, _, reason = (part.strip() for part in line.partition("#"))
         if not test_id:
             continue
+        if "::" not in test_id:
+            _expect(config, name, line)
+            continue
         matching = [item for item in items if item.nodeid == test_id or item.nodeid.startswith(test_id + "[")]
         for item in matching:
             item.add_marker(pytest.mark.xfail(reason=reason or "known divergence", raises=Failure, strict=False))
@@ -512,6 +516,15 @@ def _apply_known_divergences(config: pytest.Config, items: list[pytest.Item]) ->
             config.issue_config_time_warning(
                 pytest.PytestWarning(f"--known-divergences={name}: {test_id} matches no test of this run"), stacklevel=2
             )
+
+
+def _expect(config: pytest.Config, name: str, line: str) -> None:
+    """A line that is about rows of a path, not about a test."""
+    try:
+        config.stash[SESSION].expected += expected.parse(line)
+    except expected.ExpectedError as error:
+        words = str(error).removeprefix("line 1: ")
+        raise pytest.UsageError(f"--known-divergences={name}: {words}, and no test id either") from error
 
 
 @pytest.hookimpl(wrapper=True)

@@ -76,6 +76,7 @@ class Session:
         self.reduce_seconds = reduce_seconds
         self.tallies: dict[tuple[str, int], PathTally] = {}
         self.notes: list[str] = []
+        self.expected = expected.shipped()  # an adopter's file adds to it
         self.ledger = Ledger()
         self.heads: dict[tuple[str, str, int], HeadTally] = {}  # by head, path and tp_size
         self.shown: set[str] = set()  # cases of known tokens that reference and NumPy have agreed with
@@ -93,6 +94,7 @@ class Session:
         """Plain values, so that a pytest-xdist worker can send them."""
         return {
             "notes": self.notes,
+            "expected": [(line.path, line.identity, line.reason) for line in self.expected],
             "evidence": self.ledger.to_value(),
             "generations": self.ranks.generations_started,
             "heads": [
@@ -134,7 +136,7 @@ class Checker:
         self.set_aside: Counter[str] = Counter()  # rows, by the line that foresaw their divergence
         self.dtypes: set[str] = set()
         self.proofs: list[Evidence] = []
-        self.expected = tuple(line for line in expected.shipped() if line.path == path)
+        self.expected = tuple(line for line in session.expected if line.path == path)
         self._started = time.monotonic()
         self._proved_rows = 0
         self._ranks.retire()  # state that one test left in a path must not reach the next

@@ -214,6 +214,23 @@ def test_the_run_says_what_it_set_aside_and_what_did_not_show() -> None:
     assert "O2  refuted" in ledger
 
 
+def test_an_adopters_file_may_hold_such_lines(tmp_path: Path) -> None:
+    path = tmp_path / "copied.py"
+    path.write_text("from refimpl.paths.peers.gather_raw_keys import gather_raw_keys as copied\n")
+    known = tmp_path / "known.txt"
+    known.write_text(f"{path}:copied[nan]  # nan-rule: ours\n{path}:copied[both-zeros]  # wrong-tie: ours too\n")
+    test = "properties/test_engine_layouts.py::test_vocabulary_that_divides"
+    command = [sys.executable, "-m", "pytest", test, f"--path={path}:copied", "--tp=2", "-p", "no:cacheprovider"]
+    command += [f"--known-divergences={known}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert f"expected divergence {path}:copied[nan] on " in done.stdout
+    known.write_text("copied[moon]  # nan-rule: ours\n")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 4
+    assert "condition 'moon' is none of nan" in done.stderr
+
+
 # -- names and the page ----------------------------------------------------------------------------------------------
 
 
