@@ -43,7 +43,13 @@ def _properties() -> list[tuple[str, Callable[..., Any]]]:
     for file in order:
         for name, function in inspect.getmembers(importlib.import_module(f"properties.{file}"), inspect.isfunction):
             marks = {mark.name for mark in getattr(function, "pytestmark", [])}
-            if name.startswith("test_") and hasattr(function, "hypothesis") and "needs_cuda" not in marks:
+            about_paths = "check" in inspect.signature(function).parameters
+            if (
+                name.startswith("test_")
+                and about_paths
+                and hasattr(function, "hypothesis")
+                and "needs_cuda" not in marks
+            ):
                 found.append((f"{file}::{name}", function))
     # A case of 2**24 columns is too wide to be cut down: only for what nothing smaller shows.
     return sorted(found, key=lambda entry: "beyond" in entry[0])
