@@ -79,7 +79,12 @@ def write_sorted(folder: Path, out: Path, also: tuple[str, ...] = (), leave: tup
     draft = len(d2t) if d2t.ndim == 1 else 0
     mask = next((np.array(tensors[name].patterns()) for name in _MASKS if name in tensors), None)
     head = _head_rows(tensors)
-    diagnosis = diagnose(d2t, draft if head is None else head, None, mask)
+    if head is None:
+        raise CheckpointError(
+            f"{tensors.where()} in {folder} holds no lm_head, whose rows would have to move with the table; give a "
+            "checkpoint with an lm_head of its own"
+        )
+    diagnosis = diagnose(d2t, head, None, mask)
     if not diagnosis.is_sound:
         raise CheckpointError(
             f"{table_name!r} in {tensors[table_name].file.name} is no table that sorting would mend: "
@@ -161,9 +166,14 @@ def _draft_indexed(
         known = name.startswith(_HEAD_NAMES) or name in also
         if known and shape[:1] == (draft,):
             chosen.append(name)
+        elif name.startswith(_HEAD_NAMES) and name not in also and shape and shape[0] not in (1, draft):
+            raise CheckpointError(
+                f"tensor {name!r} has shape {shape}: it belongs to the lm_head and has no row for each of the "
+                f"{draft} draft ids, as scales of blocks have; give an unquantised checkpoint"
+            )
         elif name in also:
             raise CheckpointError(f"tensor {name!r} has shape {shape}, its first axis must be the {draft} draft ids")
-        elif draft in shape and not (known and shape[:1] == (1,)):
+        elif draft in shape and not name.startswith(_HEAD_NAMES):
             raise CheckpointError(
                 f"tensor {name!r} has shape {shape}, and the draft vocabulary {draft} ids: say --also={name} if "
                 f"its rows are draft ids, --leave={name} if they are not"

@@ -23,6 +23,8 @@ from refimpl.vocab.layouts import Layout
 OWN = "own"  # in the place of a path's name: the head answers for its own reduction
 # Weights are drawn, or read, and several variants of them multiplied: more than a case of given logits takes.
 _QUERY_SECONDS = 300.0
+# Of a busy CPU; a matrix product of a real head's size is no hang.
+_SECONDS_PER_PRODUCT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +142,8 @@ class HeadRanks:
     def run(self, case: HeadCase, limit: float | None = None) -> Run:
         """Both answers to a case. Raises RanksUnavailable, PathUnusable."""
         order = _case_order(case, "run")
+        products = case.num_rows * self.facts.num_logits * self.facts.hidden_size
+        limit = (self._ranks.limit if limit is None else limit) + _SECONDS_PER_PRODUCT * products
         return self._ranks.run_orders(self._spec, [(order, [case.hidden_states])] * self.tp_size, limit)
 
     def rows(self, ids: np.ndarray, spec_step_idx: int) -> tuple[np.ndarray, np.ndarray]:
