@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fixtures.checkpoints import CheckpointError, open_draft
+from refimpl.benchmark_memory import write_checkpoint
 from refimpl.vocab.d2t import targets
 from refimpl.vocab.mistakes import diagnose
 from tests import checkpoint_writers as writers
@@ -342,6 +343,13 @@ def test_a_readable_wrong_table_is_left_to_its_verdict(fault: str, tmp_path: Pat
     diagnosis = diagnose(table, DRAFT, TARGET, draft.mask())
     assert not diagnosis.is_sound
     assert diagnosis.mistakes[0].name == name
+
+
+def test_the_memory_benchmark_writes_what_it_says(tmp_path: Path) -> None:
+    assert write_checkpoint(tmp_path / "big", 5000, 8) == 5000 * 8 * 2
+    draft = open_draft(tmp_path / "big")
+    assert (draft.layout, draft.vocab_size, draft.hidden_size) == ("a whole language model", 5000, 8)
+    assert draft.lm_head.values().std() == pytest.approx(8**-0.5, rel=0.05)
 
 
 def test_writers_order_as_the_trainers_do() -> None:
