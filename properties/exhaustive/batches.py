@@ -33,13 +33,14 @@ def run(check: Checker, batches: Iterable[Batch]) -> None:
             return
 
 
-def grouped(calls: Iterable[tuple[Call, np.ndarray]], label: str) -> Iterator[Batch]:
-    """Calls and their tokens as cases of a bounded size."""
+def grouped(calls: Iterable[tuple[Call, np.ndarray]], label: str, bystanders: int = 0) -> Iterator[Batch]:
+    """Calls and their tokens as cases of a bounded size. ``bystanders``: ranks of the world before the group."""
     part: list[tuple[Call, np.ndarray]] = []
     size, number = 0, 0
 
     def batch() -> Batch:
-        return Batch(Case(tuple(call for call, _ in part)), tuple(right for _, right in part), f"{label} {number}")
+        case = Case(tuple(call for call, _ in part), bystanders)
+        return Batch(case, tuple(right for _, right in part), f"{label} {number}")
 
     for call, right in calls:
         if part and (size + call.logits.size > CASE_VALUES or len(part) == CASE_CALLS):

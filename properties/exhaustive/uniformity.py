@@ -40,8 +40,12 @@ def combinations(tp_size: int) -> Iterator[tuple[str, ...]]:
 
 
 def of_situations(tp_size: int, dtype: str) -> Iterator[Batch]:
-    """A call of no, one and two alike rows for every combination in which any rank holds a column."""
-    yield from grouped(_calls(tp_size, dtype), f"situations {tp_size} {dtype}")
+    """A call of no, one and two alike rows for every combination in which any rank holds a column.
+
+    The group is the world, then a part of it.
+    """
+    for bystanders in (0, 1):
+        yield from grouped(_calls(tp_size, dtype), f"situations {tp_size} {dtype} {bystanders}", bystanders)
 
 
 def _calls(tp_size: int, dtype: str) -> Iterator[tuple[Call, np.ndarray]]:
