@@ -12,6 +12,13 @@ from refimpl.vocab.d2t import offsets
 from refimpl.vocab.layouts import even_layout
 
 
+def takes_tables(check: Checker) -> bool:
+    """Whether the path answers where there is a table, rightly or not."""
+    logits = bits.encode(np.array([[0.0, 1.0]]), "float32")
+    case = Case((Call(even_layout(2, check.tp_size), "float32", logits, d2t=offsets(np.array([1, 3]))),))
+    return any(call.status != "refused" for rank in check.run(case).ranks for call in rank.calls)
+
+
 def tie_rule(check: Checker) -> str | None:
     """By which id space the path decides ties: claimed, else observed on the smallest tie of an inverted pair.
 

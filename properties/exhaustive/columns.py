@@ -55,12 +55,17 @@ def edges(width: int) -> np.ndarray:
 
 
 def tied_pairs(width: int, nightly: bool) -> list[tuple[int, int]]:
-    """Pairs around block edges: neighbours among the edges; in the nightly next but one too, and with both ends."""
+    """Pairs around block edges: all neighbours among the edges at the first width; at others the last column of a block
+    with the first of the next, greatest blocks first. In the nightly next but one and with both ends, at any width."""
     at = [int(column) for column in edges(width)]
-    if not nightly:
-        return list(itertools.pairwise(at))[0 if width == WIDTHS[0] else -_FEW_PAIRS :]
-    near = {pair for k in (1, 2, 3) for pair in zip(at, at[k:], strict=False)}
-    return sorted(near | {(0, column) for column in at[1:]} | {(column, width - 1) for column in at[:-1]})
+    if nightly:
+        near = {pair for k in (1, 2, 3) for pair in zip(at, at[k:], strict=False)}
+        return sorted(near | {(0, column) for column in at[1:]} | {(column, width - 1) for column in at[:-1]})
+    if width == WIDTHS[0]:
+        return list(itertools.pairwise(at))
+    starts = (start for block in reversed(BLOCKS) for start in (block, (width - 1) // block * block))
+    across = dict.fromkeys((start - 1, start) for start in starts if 0 < start < width)
+    return [*itertools.islice(across, _FEW_PAIRS), (0, width - 1)]
 
 
 def ties(layout: Layout, dtype: str, pairs: list[tuple[int, int]]) -> Iterator[tuple[Call, np.ndarray]]:

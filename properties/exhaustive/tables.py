@@ -48,6 +48,8 @@ def of_tables(tp_size: int, tie_rule: str, nightly: bool) -> Iterator[Batch]:
     for draft in range(1, most + 1):
         for dtype, form in ONE_EACH:
             rows = ordered_rows(draft, dtype, form)
+            if not len(rows[0]):
+                continue
             calls = (
                 (Call(layout, dtype, rows[0], inert(dtype), offsets(ids)), tokens_under(ids, *rows[1:], tie_rule))
                 for ids in injective_tables(draft, target)
