@@ -151,6 +151,12 @@ class Checker:
         claim = self.guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))["tie_break"]
         return None if claim is None else str(claim)
 
+    def source_digest(self) -> str:
+        """sha256 of the file the ranks loaded the path from (or the path's name), and torch's version."""
+        facts = self.guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))
+        source = facts.get("source") or {}
+        return f"{source.get('sha256') or self.path}, torch {facts['torch']}"
+
     def __call__(self, case: Case, tie_rule: str = "target_id") -> Judgement:
         """Run a case and judge it. Raises a `Failure` with minimal cases, or `Unknown`."""
         if self._session.failed:  # a digest takes as long as the verdict on a wide case
@@ -164,17 +170,19 @@ class Checker:
             self._repeat(case, run, judgement, tally, tie_rule)
         return self._conclude(case, run, judgement, tie_rule)
 
-    def known(self, case: Case, tokens: Sequence[np.ndarray], *, label: str, tie_rule: str = "target_id") -> Judgement:
+    def known(
+        self, case: Case, tokens: Sequence[np.ndarray], *, label: str | None, tie_rule: str = "target_id"
+    ) -> Judgement:
         """Run a case whose right tokens are known, int64 ``(batch,)`` a call, and compare: the quick way to a verdict.
 
         ``label`` names the case among all that have known tokens. The first time in a session the full gather runs
         beside the path and NumPy gives its opinion: both must give these tokens (under ``tie_rule`` draft_id NumPy
-        alone, since the full gather follows the other rule). After that the path runs alone. What does not come
-        through as it should is judged, cut down and reported like any other failure.
+        alone, since the full gather follows the other rule). After that, or without a label, the path runs alone. What
+        does not come through as it should is judged, cut down and reported like any other failure.
 
         Raises a `Failure`, or `Unknown` where the tokens given are contradicted by NumPy.
         """
-        shown = label in self._session.shown
+        shown = label is None or label in self._session.shown
         if not shown:
             self._agree_with_numpy(case, tokens, tie_rule)
         run = self.run(case, reference=not shown and tie_rule == "target_id")
@@ -186,7 +194,8 @@ class Checker:
             if not judgement.holds:
                 case, run, judgement = self._one_call(case, run, judgement, tie_rule)
             return self._conclude(case, run, judgement, tie_rule)
-        self._session.shown.add(label)
+        if label is not None:
+            self._session.shown.add(label)
         tally = Tally(calls=len(case.calls), rows=case.num_rows)
         return self._conclude(case, run, Judgement(tally=tally), tie_rule)
 

@@ -20,6 +20,7 @@ WIDTHS = (4096, 8192, 16384, 32000, 32768, 65536, 75968, 131072, 151936, 262144)
 BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _CALL_VALUES = 1 << 22
 _FEW_PAIRS = 24
+_WIDEST_AT_ONCE = 32768
 
 
 def on_one_rank(width: int, tp_size: int, rank: int) -> Layout:
@@ -82,13 +83,13 @@ def ties(layout: Layout, dtype: str, pairs: list[tuple[int, int]]) -> Iterator[t
 
 
 def widths(nightly: bool) -> tuple[int, ...]:
-    """Widths of which every column wins once: all of them in the nightly."""
-    return WIDTHS if nightly else WIDTHS[:1]
+    """Widths of which every column wins once in one run. The wider ones are for sweeps."""
+    return tuple(width for width in WIDTHS if width <= _WIDEST_AT_ONCE) if nightly else WIDTHS[:1]
 
 
 def of_widths(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Every column of a shard once and ties around block edges. The shard is the last rank's, in the nightly the
-    first's too; at other than the first width the default profile runs ties alone, in one dtype each."""
+    first's too; at widths of which not every column wins ties alone are run, in one dtype each."""
     for place, width in enumerate(WIDTHS):
         every = width in widths(nightly)
         for dtype in bits.DTYPES if every else (bits.DTYPES[place % len(bits.DTYPES)],):
@@ -152,11 +153,11 @@ REAL = (32000, 50257, 128256, 151936)
 
 
 def of_real_layouts(tp_size: int, nightly: bool) -> Iterator[Batch]:
-    """Every column of layouts of real vocabularies in the nightly, the columns at the edges of shards otherwise."""
+    """The columns at the edges of every shard of real vocabularies; in the nightly every column of the smallest."""
     for number, vocab_size in enumerate(REAL):
         layout = padded_layout(vocab_size, tp_size, pad_to_tp_size=True)
         dtype = bits.DTYPES[number % len(bits.DTYPES)]
-        for begin, end in _stretches(layout, nightly):
+        for begin, end in _stretches(layout, nightly and number == 0):
             calls = peaks(layout, dtype, poison(dtype), range(begin, end))
             yield from grouped(calls, f"layout {vocab_size} {tp_size} {dtype} {begin}")
 

@@ -1,4 +1,4 @@
-"""Scopes too long for one night: cut into stretches, each remembered, so that the next night goes on where this one ended.
+"""Scopes too long for one night: cut into stretches, each remembered, so that the next night goes on from there.
 
 A sweep is a range of numbers, each of which stands for a row or two. Its state is a small JSON file of the path, the
 tp_size and what the path's source was: another source starts anew.
