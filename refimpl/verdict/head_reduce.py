@@ -23,7 +23,9 @@ from refimpl.verdict.reduce import Counterexample
 
 _TRIED_COLUMNS = 8
 _HALVINGS = 24
-_CLASSIFIED_ROWS = 8
+_CLASSIFIED_ROWS = 16
+# Of several kinds in one batch the first says most.
+_TELLING = (Kind.ID_OUT_OF_RANGE, Kind.WRONG_TARGET, Kind.WRONG_MAXIMUM, Kind.WRONG_TIE)
 _TABLE_MISTAKES = ("the table is never applied", "the table is applied twice", "offsets are returned as target ids")
 
 
@@ -33,6 +35,7 @@ class Cause:
 
     kind: Kind
     why: str | None = None
+    rows: tuple[int, ...] = ()  # those that show it, where not all do
 
 
 class HeadReducer:
@@ -48,6 +51,8 @@ class HeadReducer:
     def counterexample(self, finding: Finding) -> Counterexample:
         """Named by its cause on the whole batch, then cut down as long as the cause stays."""
         cause = self.cause(finding)
+        if cause.rows:
+            finding = replace(finding, rows=cause.rows)
         whole = self.case, self.run, finding
         self._cut_down(finding)
         smaller = self._finding(self.run, finding)
@@ -99,10 +104,8 @@ class HeadReducer:
         rows = list(finding.rows[:_CLASSIFIED_ROWS])
         given = self._ranks.given(case, rows).calls[0]
         kinds = [classify(given, place, int(outcome.tokens[row])) for place, row in enumerate(rows)]
-        for kind in (Kind.ID_OUT_OF_RANGE, Kind.WRONG_TARGET, Kind.NAN_RULE, Kind.WRONG_MAXIMUM):
-            if kind in kinds:
-                return Cause(kind)
-        return Cause(kinds[0])
+        kind = next(kind for kind in (*_TELLING, *kinds) if kind in kinds)
+        return Cause(kind, rows=tuple(row for row, shown in zip(rows, kinds, strict=True) if shown is kind))
 
     def _recognised(self, case: HeadCase, observed: np.ndarray) -> Cause | None:
         """The variant whose tokens are those of every row, ties by target id or by draft id."""
