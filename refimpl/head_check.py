@@ -66,6 +66,11 @@ class HeadChecker:
         self._ranks = HeadRanks(session.ranks, self.path, facts, self.tp_size)
         self._rows: dict[tuple[int, bytes], tuple[np.ndarray, np.ndarray]] = {}
         self._seen: set[str] = set()
+        if facts.figures["masks"]:
+            under = "without a table they are rows like others"
+            if facts.d2t is not None:
+                under = "under its table the full gather gives filler id 0 and a mapped path the target of draft 0"
+            self.note(f"it can give rows that are all -inf; {under}")
         self.known_divergences: list[tuple[Counterexample, str]] = []  # one witness a reason
 
     @property

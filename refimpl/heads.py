@@ -45,6 +45,8 @@ def expand(names: list[str]) -> tuple[str, ...]:
 
 def spelled(name: str) -> str:
     """A name as it is written in reports. Raises HeadError for one that is no head's, without importing anything."""
+    if name.startswith(CHECKPOINT):
+        return name
     if ":" in name:
         wrong = loading.check_form(name)
         if wrong:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from refimpl import loading
 from refimpl.case import Case, CaseError
+from refimpl.head_case import is_head_case
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
 from refimpl.verdict import traffic
@@ -21,6 +22,10 @@ _REPEATS = 4
 
 def replay_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
     """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
+    if is_head_case(file):
+        from refimpl.head_replay import replay_head_case
+
+        return replay_head_case(file, path=path, backend=backend, limit=limit)
     try:
         case, note = Case.load(file)
     except CaseError as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from refimpl import bits
+from refimpl.case import Call, Case
 from refimpl.head_case import HeadCase
 from refimpl.ranks.head_runtime import HeadRanks
 from refimpl.ranks.outcome import Run
@@ -66,7 +67,7 @@ class HeadReducer:
                 smaller.kind, smaller.identity, 0, smaller.message, tuple(range(len(rows))), smaller.ranks
             )
             run = _sliced(self.run, rows)
-        given = self._ranks.given(self.case, rows)
+        given = self._given(rows)
         kind = cause.kind
         return Counterexample(
             kind=kind,
@@ -80,6 +81,15 @@ class HeadReducer:
             why=cause.why,
             obligation="O0" if kind is Kind.OTHER_LOGITS else None,
             origin=shown,
+        )
+
+    def _given(self, rows: list[int]) -> Case:
+        """The reference's logits, or zeros where the head made none: then the report shows no logits either."""
+        if self.run.complete:
+            return self._ranks.given(self.case, rows)
+        dtype = self._facts.logits_dtype
+        return Case(
+            (Call(self.case.layout, dtype, np.zeros((len(rows), self._facts.num_logits), bits.STORAGE[dtype])),)
         )
 
     def cause(self, finding: Finding) -> Cause:

@@ -76,7 +76,7 @@ def render(
     why = [f"why: {counterexample.why}"] if counterexample.why else []
     sections = [
         [property_id, title, f"path {path}", ", ".join(setting)],
-        *_calls(counterexample),
+        *(_calls(counterexample) if counterexample.origin is None or counterexample.run.complete else []),
         _tokens(counterexample),
         _ends(counterexample),
         message,
@@ -98,6 +98,17 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
 
     Raises OSError.
     """
+    note = _note(counterexample, property_id, path, backend)
+    origin = counterexample.origin
+    if origin is not None:  # the hidden states decide; the logits that the ranks make of them need not be kept
+        name = f"{counterexample.kind.value}-{origin.digest}"
+        if origin.hidden_states.size > _JSON_VALUES:
+            file = folder / f"{name}.safetensors"
+            file.write_bytes(origin.to_bytes(note))
+            return file
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps({**note, "head_case": origin.to_json()}, indent=1, allow_nan=False) + "\n")
+        return file
     name = f"{counterexample.kind.value}-{counterexample.case.digest}"
     if sum(call.logits.size for call in counterexample.case.calls) > _JSON_VALUES:
         file = folder / f"{name}.safetensors"

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from fixtures.heads._engines import best_of_ranks
+from fixtures.heads._tables import FrequencyTable
 from refimpl.head import Head
 
 MADE_UP = {"all": "made up"}
@@ -60,3 +61,6 @@ class Unsteady(Head):
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(logits, 0.1)
+
+
+by_frequency = FrequencyTable(source=MADE_UP, vocab_size=3001, draft_vocab_size=1003, hidden_size=32)

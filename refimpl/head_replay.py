@@ -1,0 +1,67 @@
+"""Run a recorded case from hidden states again, on ranks of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from refimpl import heads, loading
+from refimpl.case import CaseError
+from refimpl.head_case import HeadCase
+from refimpl.ranks.head_runtime import OWN, HeadRanks, facts_of
+from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
+from refimpl.replay import COULD_NOT_RUN, FIXED, STILL_FAILS
+from refimpl.verdict.head_judge import judge_head
+from refimpl.verdict.judge import describe
+
+_REPEATS = 4
+
+
+def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
+    """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
+    try:
+        case, note = HeadCase.load(file)
+        heads.spelled(case.head.name)
+    except (CaseError, heads.HeadError) as error:
+        return _could_not(f"{file}: {error}")
+    path = path or note.get("path")
+    wrong = None if path == OWN else "it names no path; give one with --path" if not path else loading.check_form(path)
+    if wrong:
+        return _could_not(f"{file}: {wrong}")
+    assert isinstance(path, str)
+    name = f"head {case.head.name} with {path} on tp {case.tp_size}"
+    try:
+        with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
+            facts = facts_of(ranks, case.head, [case.tp_size])
+            if facts.input_size != case.hidden_states.shape[1] or facts.dtype != case.dtype:
+                size = case.hidden_states.shape[1]
+                words = f"hidden states of {size} {case.dtype} values, the head takes {facts.input_size} {facts.dtype}"
+                return _could_not(f"{file}: it holds {words}")
+            if facts.own_tokens != (path == OWN):
+                words = "answers for itself: leave --path out" if facts.own_tokens else "needs a path: give --path"
+                return _could_not(f"{file}: head {facts.name} {words}")
+            asked = HeadRanks(ranks, path, facts, case.tp_size)
+            run = asked.run(case)
+            for _ in range(_REPEATS - 1):  # what depends on chance rarely shows at once
+                if judge_head(case, run, facts.d2t).findings:
+                    break
+                ranks.retire()
+                run = asked.run(case)
+            judgement = judge_head(case, run, facts.d2t)
+    except (RanksUnavailable, PathUnusable, heads.HeadError, ValueError, OSError) as error:
+        return _could_not(f"{file}: {error}")
+    if judgement.findings:
+        print(f"still fails: {name}")
+        for finding in judgement.findings:
+            print(f"  {finding.message.splitlines()[0]}")
+        print("\n".join("  " + line for line in describe(run).splitlines()))
+        return STILL_FAILS
+    if judgement.refused is not None:
+        return _could_not(f"{file}: the case is refused: {judgement.refused}")
+    print(f"fixed: {name} gives the full gather's tokens, {_REPEATS} times")
+    return FIXED
+
+
+def _could_not(reason: str) -> int:
+    print(f"could not run: {reason}", file=sys.stderr)
+    return COULD_NOT_RUN

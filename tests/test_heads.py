@@ -1,0 +1,317 @@
+"""Heads: their contract, their names, the shipped ones, and what a run says of a user's own."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from properties.strategies.hidden_states import HiddenStates
+from properties.test_drafting_loop import loops
+from refimpl import bits, heads
+from refimpl.case import CaseError
+from refimpl.head import Head
+from refimpl.head_case import HeadCase, HeadRef, is_head_case
+from refimpl.head_check import HeadChecker
+from refimpl.ranks.head_runtime import facts_of
+from refimpl.ranks.journal import Journal
+from refimpl.ranks.runtime import Ranks
+from refimpl.session import Checker, Failure, Session
+from refimpl.verdict.kinds import Kind
+from refimpl.verdict.report import write_case
+from refimpl.vocab.d2t import check_table
+from refimpl.vocab.layouts import even_layout
+from tests.test_command_line import pytest_run, run, sentences
+
+FIGURES: dict[str, Any] = {"source": {"all": "made up"}, "vocab_size": 100, "hidden_size": 8}
+BAD_FIGURES = {
+    "no vocabulary": ({"vocab_size": 0}, "vocab_size is 0"),
+    "a draft vocabulary that is no part": ({"draft_vocab_size": 101}, "is over vocab_size 100"),
+    "an unknown dtype": ({"dtype": "float8"}, "dtype is 'float8'"),
+    "a scale of zero": ({"logit_scale": 0.0}, "logit_scale is 0.0"),
+    "a negative scale": ({"logit_scale": -1.0}, "refuse a scale that is not positive"),
+    "a scale that is none": ({"logit_scale": float("nan")}, "logit_scale is nan"),
+    "a negative cap": ({"soft_cap": -30.0}, "soft_cap is -30.0"),
+    "steps beyond reason": ({"steps": 1000}, "steps is 1000"),
+    "no source": ({"source": {}}, "source is empty"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_FIGURES)
+def test_a_bad_figure_is_one_sentence(what: str) -> None:
+    figures, said = BAD_FIGURES[what]
+    with pytest.raises(heads.HeadError, match=said) as error:
+        Head(**{**FIGURES, **figures})
+    assert "\n" not in str(error.value)
+
+
+def test_one_answer_without_the_other_is_refused() -> None:
+    class Half(Head):
+        def local_tokens(self, hidden_states: Any, group: Any, spec_step_idx: int = 0) -> torch.Tensor:
+            raise AssertionError
+
+    with pytest.raises(heads.HeadError, match="local_tokens without full_tokens"):
+        Half(**FIGURES)
+
+
+def test_every_tp_size_sees_one_matrix() -> None:
+    head = Head(**{**FIGURES, "bias": True, "norm": True, "steps": 2, "logit_scale": 0.5, "soft_cap": 3.0})
+    hidden = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    whole = head.local_logits(hidden, even_layout(100, 1).shard(0), 1)
+    for tp_size in (2, 3, 7):
+        layout = head.layout(tp_size)
+        parts = [head.local_logits(hidden, layout.shard(rank), 1) for rank in range(tp_size)]
+        real = [part[:, : end - start] for part, (start, end) in zip(parts, layout.bounds, strict=True)]
+        assert torch.equal(torch.cat(real, dim=1), whole)
+
+
+def test_variants_differ_from_the_head() -> None:
+    head = Head(**{**FIGURES, "bias": True, "norm": True, "steps": 2, "logit_scale": 0.3, "soft_cap": 3.0})
+    hidden = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    shard = head.layout(1).shard(0)
+    right = head.local_logits(hidden, shard, 1)
+    variants = head.variants()
+    assert len(variants) == 9
+    for name, logits in variants.items():
+        assert not torch.equal(logits(hidden, shard, 1).to(right.dtype), right) or "float" in name, name
+
+
+@pytest.mark.parametrize("name", heads.shipped())
+def test_shipped_heads(name: str) -> None:
+    head = heads.load(name)
+    assert head.name == name
+    said = " ".join(head.source)
+    for figure in ("vocab_size", "hidden_size", "soft_cap", "logit_scale", "bias", "norm", "steps", "draft_vocab_size"):
+        default = Head.__dataclass_fields__[figure].default
+        assert "all" in head.source or figure in said or getattr(head, figure) == default, f"{figure} has no source"
+    for tp_size in (1, 2, 4, 8):
+        assert head.layout(tp_size).vocab_size == head.num_logits
+    assert head.within(64 << 20).weight_bytes <= 64 << 20 or not head.has_weights
+    d2t = head.d2t()
+    assert (d2t is not None) == (name in WITH_TABLES)
+    if d2t is not None:
+        report = check_table(d2t, head.num_logits, head.vocab_size)
+        assert not report.errors and report.is_rising == (not any(known.ties_by_draft_id for known in head.known))
+
+
+WITH_TABLES = {
+    "small_eagle3",
+    "qwen3_8b_dflash_32k",
+    "llama_3_1_8b_eagle3",
+    "qwen3_8b_eagle3",
+    "qwen3_8b_eagle3_by_frequency",
+    "qwen3_coder_30b_peagle",
+    "deepseek_v3_eagle3",
+    "full_vocab_with_table",
+}
+
+
+def test_names() -> None:
+    assert heads.expand(["qwen3-8b-eagle3", "qwen3_8b_eagle3"]) == ("qwen3_8b_eagle3",)
+    assert set(heads.expand(["all"])) >= set(heads.shipped())
+    with pytest.raises(heads.HeadError, match="did you mean qwen3_8b_eagle3"):
+        heads.spelled("qwen3_8b_eagle3_by")
+    assert isinstance(heads.load("fixtures.heads._template:head"), Head)
+
+
+# -- cases --------------------------------------------------------------------------------------------
+
+
+def a_case() -> HeadCase:
+    values = np.zeros((2, 16))
+    values[0, 3], values[1, :] = -0.0, np.linspace(-2, 3, 16)
+    values[1, 15] = np.inf
+    return HeadCase(HeadRef("small_eagle3", 1 << 20), even_layout(9, 2), "bfloat16", bits.encode(values, "bfloat16"), 2)
+
+
+def test_a_case_survives_both_forms(tmp_path: Path) -> None:
+    import json
+
+    case = a_case()
+    (tmp_path / "case.json").write_text(json.dumps({"head_case": case.to_json()}, allow_nan=False))
+    (tmp_path / "case.safetensors").write_bytes(case.to_bytes({"path": "own"}))
+    for file in tmp_path.iterdir():
+        assert is_head_case(file)
+        again, _ = HeadCase.load(file)
+        assert again.digest == case.digest and again.head == case.head
+
+
+@pytest.mark.parametrize("change", [{"dtype": "int8"}, {"hidden_states": [[1, 2]]}, {"bounds": [[0, 1], [2, 3]]}])
+def test_a_damaged_case_is_one_sentence(change: dict[str, Any]) -> None:
+    with pytest.raises(CaseError):
+        HeadCase.from_json({**a_case().to_json(), **change})
+
+
+# -- on ranks -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with Ranks(backend="gloo", limit=10.0) as ranks:
+        journal = Journal(tmp_path_factory.mktemp("journal"), "heads")
+        yield Session(ranks, journal, reduce_seconds=5.0)
+        journal.close(0)
+
+
+def checker(session: Session, name: str, path: str) -> HeadChecker:
+    check = Checker(session, path, 2, f"test_heads.py::{name}")
+    check.head = name
+    return HeadChecker(check, session, facts_of(session.ranks, HeadRef(name), [2]))
+
+
+def test_a_frequency_ordered_table_changes_acceptance(session: Session) -> None:
+    by_draft_id = loops(checker(session, "tests.head_mutants.right:by_frequency", "gather_pairs"), 64, seed=3)
+    by_target_id = loops(checker(session, "tests.head_mutants.right:by_frequency", "target_tie_break"), 64, seed=3)
+    assert by_draft_id.full.accepted.mean() >= 1.5 and by_draft_id.tied
+    assert by_draft_id.tied >= 20
+    assert np.array_equal(by_target_id.full.accepted, by_target_id.local[0].accepted)
+    lost = by_draft_id.full.accepted.mean() - by_draft_id.local[0].accepted.mean()
+    assert lost > 0.1, f"{lost:.2f} drafted tokens less are accepted"
+
+
+def test_a_sorted_table_does_not(session: Session) -> None:
+    found = loops(checker(session, "small_eagle3", "gather_pairs"), 64, seed=3)
+    assert found.tied and np.array_equal(found.full.drafted, found.local[0].drafted)
+    assert np.array_equal(found.full.accepted, found.local[0].accepted)
+
+
+def test_known_divergences_are_counted_and_missed_ones_told(session: Session, user_heads: Path) -> None:
+    check = checker(session, f"{user_heads}:by_frequency", "gather_pairs")
+    for seed in range(4):
+        for case in HiddenStates(seed, batch=60).cases(check):
+            check(case)
+    assert check.tally.known and not check.tally.failed and not check.unseen_known
+    check = checker(session, f"{user_heads}:nothing_wrong", "gather_pairs")
+    for case in HiddenStates(0, batch=60).cases(check):
+        check(case)
+    assert check.unseen_known == ["of the past"]
+
+
+def test_a_head_that_masks_is_told_so_and_its_rows_are_counted(session: Session, user_heads: Path) -> None:
+    check = checker(session, f"{user_heads}:masks", "target_tie_break")
+    for case in HiddenStates(0, batch=60, forms=("zero", "toward")).cases(check):
+        check(case)
+    check = checker(session, f"{user_heads}:masks", "gather_pairs")
+    for case in HiddenStates(0, batch=60, forms=("zero",)).cases(check):
+        check(case)
+    assert check.tally.hidden.filler_rows == 60 == check.tally.hidden.filler_differs
+    assert any("it can give rows that are all -inf; under its table" in note for note in session.notes)
+
+
+def test_a_table_that_is_none_is_refuted(session: Session, user_heads: Path) -> None:
+    check = checker(session, f"{user_heads}:doubled", "gather_pairs")
+    with pytest.raises(Failure) as failure:
+        check.table()
+    assert failure.value.kind is Kind.BAD_TABLE and "both map to target" in str(failure.value)
+
+
+def test_a_failing_case_is_written_and_replayed(session: Session, tmp_path: Path) -> None:
+    from tests.test_head_mutants import OWN, first_failure
+
+    check = checker(session, "tests.head_mutants.logits:ScaleLeftOut", OWN)
+    failure = first_failure(check)
+    assert failure is not None
+    file = write_case(failure.counterexamples[0], tmp_path, property_id="x", path=OWN, backend="gloo")
+    result = run("argmax-parity", "replay", str(file))
+    assert result.returncode == 1 and result.stdout.startswith("still fails: head"), result.stdout + result.stderr
+    text = file.read_text().replace("ScaleLeftOut", "CapLeftOut").replace("logits:CapLeftOut", "right:Engine")
+    file.write_text(text)
+    result = run("argmax-parity", "replay", str(file))
+    assert result.returncode == 0 and result.stdout.startswith("fixed: head"), result.stdout + result.stderr
+
+
+# -- commands -----------------------------------------------------------------------------------------
+
+USER_HEADS = """
+    import os
+    from dataclasses import dataclass, replace
+    from pathlib import Path
+
+    import numpy as np
+
+    from fixtures.heads._tables import UNSORTED, FrequencyTable
+    from refimpl.head import Head, Known
+
+    with (Path(__file__).parent / "imported by").open("a") as log:
+        log.write(f"{os.getpid()}\\n")
+
+    head = Head(source={"all": "made up"}, vocab_size=301, hidden_size=16)
+    by_frequency = FrequencyTable(
+        source={"all": "made up"}, vocab_size=901, draft_vocab_size=301, hidden_size=16, known=(UNSORTED,)
+    )
+    nothing_wrong = head.changed(known=(Known(kinds=("wrong-tie",), reason="of the past"),))
+    number = 7
+
+
+    class Doubled(Head):
+        def d2t(self):
+            return -np.arange(self.num_logits)
+
+
+    doubled = Doubled(source={"all": "made up"}, vocab_size=901, draft_vocab_size=301, hidden_size=16)
+
+
+    class Raises(Head):
+        def local_logits(self, hidden_states, shard, spec_step_idx=0):
+            raise RuntimeError("boom")
+
+
+    class Masks(FrequencyTable):
+        def local_logits(self, hidden_states, shard, spec_step_idx=0):
+            logits = super().local_logits(hidden_states, shard, spec_step_idx)
+            logits[(hidden_states == 0).all(dim=1)] = -float("inf")
+            return logits
+
+
+    masks = Masks(
+        source={"all": "made up"}, vocab_size=901, draft_vocab_size=301, hidden_size=16, masks=True, seed=1
+    )
+    raises = Raises(source={"all": "made up"}, vocab_size=301, hidden_size=16)
+
+
+    def negative():
+        return head.changed(logit_scale=-1.0)
+"""
+
+
+@pytest.fixture
+def user_heads(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(textwrap.dedent(USER_HEADS))
+    return file
+
+
+def test_a_head_outside_the_repository_gets_a_verdict(user_heads: Path) -> None:
+    result = pytest_run("properties/", "-k", "head", f"--head={user_heads}:head", "--path=gather_pairs")
+    assert result.returncode == 0, result.stdout + result.stderr
+    line = next(line for line in result.stdout.splitlines() if line.startswith(f"{user_heads}:head"))
+    assert line.endswith("holds")
+    # The driver is the first process of the run; every import happened in executors, several of them.
+    assert len(set((user_heads.parent / "imported by").read_text().split())) > 4
+
+
+def test_a_head_that_raises_is_a_failure_with_a_report(user_heads: Path) -> None:
+    result = pytest_run("properties/test_head_parity.py", f"--head={user_heads}:raises", "--path=gather_pairs")
+    assert result.returncode == 1
+    assert "raised: every rank raised" in result.stdout and "RuntimeError: boom" in result.stdout, result.stdout
+
+
+USAGE = {
+    "an unknown name": ("--head=qwen", "there is no head 'qwen'"),
+    "a file that is not there": ("--head=missing.py:head", "does not exist"),
+    "a name that is not there": ("--head={}:other", "has no attribute 'other'"),
+    "no head": ("--head={}:number", "is a int; a head is a refimpl.head.Head"),
+}
+
+
+@pytest.mark.parametrize("what", USAGE)
+def test_wrong_heads_are_one_sentence_and_exit_4(what: str, user_heads: Path) -> None:
+    option, said = USAGE[what]
+    result = pytest_run("properties/test_head_parity.py", option.format(user_heads))
+    errors = sentences(result)
+    assert result.returncode == 4 and len(errors) == 1 and said in errors[0], result.stdout + result.stderr
