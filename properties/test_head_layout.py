@@ -38,17 +38,6 @@ def test_columns_and_padding(check_head: HeadChecker, data: st.DataObject) -> No
 
 
 @pytest.mark.needs_path
-@pytest.mark.about_tables
-def test_table(check_head: HeadChecker) -> None:
-    """Targets in range, and no two draft ids with one target; under another table no row is compared."""
-    check_head.table()
-    if check_head.table_report is not None and check_head.table_report.inversions:
-        pair = check_head.table_report.lowest_inverted_pair
-        inversions = f"{check_head.table_report.inversions:,} inversions, the first of draft ids {pair}"
-        check_head.note(f"its table does not rise ({inversions}): right for paths that break ties by target id only")
-
-
-@pytest.mark.needs_path
 def test_first_and_last_ids(check_head: HeadChecker) -> None:
     """Each shard's first and last column wins alone; then the table's own tie, where it is no strict rise."""
     facts, layout = check_head.facts, check_head.layout
