@@ -102,9 +102,8 @@ class HeadChecker:
     @property
     def unseen_known(self) -> list[str]:
         """Known divergences that this test has not seen, as far as this path has them."""
-        if not self.facts.has_rising_table and self.path != OWN and self.maps_draft_ids is False:
-            return []
-        return [str(k["reason"]) for k in self.facts.figures["known"] if k["reason"] not in self._seen]
+        stated = [k for k in self.facts.figures["known"] if not k["ties_by_draft_id"] or self.maps_draft_ids]
+        return [str(k["reason"]) for k in stated if k["reason"] not in self._seen]
 
     @property
     def maps_draft_ids(self) -> bool | None:
