@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from refimpl import certifying
 from refimpl.cli import main
@@ -95,16 +96,12 @@ def test_such_an_option_costs_no_run(tmp_path: Path) -> None:
     assert "there is no folder" in sentence
 
 
-def test_nothing_in_the_folder_is_executed(by_frequency: Path) -> None:
-    trap = "raise SystemExit('executed')"
+def set_traps(folder: Path) -> None:
+    """Files that show if anything in a folder is imported or taken for configuration."""
     for name in ("conftest.py", "modeling_llama.py", "sitecustomize.py", "config.py"):
-        (by_frequency / name).write_text(trap)
-    (by_frequency / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option'\n")
-    (by_frequency / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
-    # As two words, which pytest takes for a folder of tests before it knows the option.
-    result = pytest_run(TABLE, "--tp", "2", "--path=gather_pairs", "--checkpoint", str(by_frequency))
-    assert "executed" not in result.stdout + result.stderr
-    assert result.returncode == 0, result.stdout
+        (folder / name).write_text("raise SystemExit('executed')")
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option'\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -119,8 +116,11 @@ def verdicts(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_table_by_frequency_has_its_witness_and_its_estimate(by_frequency: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    arguments = [TABLE, "--tp=2", f"--checkpoint={by_frequency}", f"--certificate={out}"]
+    set_traps(by_frequency)
+    # As two words, which pytest takes for a folder of tests before it knows the option.
+    arguments = [TABLE, "--tp=2", "--checkpoint", str(by_frequency), f"--certificate={out}"]
     result = pytest_run(*arguments, "--path=gather_pairs", "--path=target_tie_break")
+    assert "executed" not in result.stdout + result.stderr
     assert result.returncode == 1  # one property is no certification, and a certificate was asked for
     document = read(out)
     assert document["predicate"]["result"] == "FAILED"
@@ -142,22 +142,9 @@ def test_a_table_by_frequency_has_its_witness_and_its_estimate(by_frequency: Pat
     assert main(["verify", str(out)]) == 1  # FAILED is nothing to rely on, though nothing was changed
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("ids", "ids-for-offsets: the values of d2t are distinct ids below 160 and t2d is true exactly at them"),
-        ("longer", "stale-table: d2t has 49 entries and lm_head 48 rows"),
-    ],
-)
-def test_a_readable_wrong_table_is_refuted(fault: str, message: str, tmp_path: Path) -> None:
-    import torch
-
+def test_a_readable_wrong_table_is_refuted(tmp_path: Path) -> None:
     written = writers.specforge(tmp_path / "draft")
-    d2t = written.tensors["d2t"]
-    written.tensors["d2t"] = {
-        "ids": d2t + torch.arange(len(d2t)),
-        "longer": torch.cat([d2t, d2t[-1:]]),
-    }[fault]
+    written.tensors["d2t"] += torch.arange(writers.DRAFT)
     out = tmp_path / "out.json"
     arguments = [TABLE, "--tp=2", f"--checkpoint={written.save()}", f"--certificate={out}", "--path=gather_pairs"]
     result = pytest_run(*arguments)
@@ -165,26 +152,26 @@ def test_a_readable_wrong_table_is_refuted(fault: str, message: str, tmp_path: P
     assert "bad-table" in result.stdout
     (entry,) = verdicts(read(out)).values()
     assert entry["verdict"] == "REFUTED"
+    message = "ids-for-offsets: the values of d2t are distinct ids below 160 and t2d is true exactly at them"
     assert message in entry["reasons"][0]
 
 
 def test_one_merged_certificate_under_xdist_and_over_tp_sizes(tmp_path: Path) -> None:
     draft = writers.specforge(tmp_path / "draft").save(2)
     out = tmp_path / "out.json"
-    arguments = [TABLE, "--tp=1,2", f"--checkpoint={draft}", f"--certificate={out}", "--path=gather_pairs"]
+    arguments = [TABLE, "--tp=1,2", f"--checkpoint={draft}", f"--certificate={out}", "--path=gather_pairs", "-n", "2"]
     assert pytest_run(*arguments).returncode == 1
-    alone = read(out)
-    out.unlink()
-    assert pytest_run(*arguments, "-n", "2").returncode == 1
-    merged = read(out)
-    for name in ("passedTests", "warnedTests", "failedTests", "result"):
-        assert merged["predicate"][name] == alone["predicate"][name]
-    assert merged["subject"] == alone["subject"]
-    (one,), (two,) = verdicts(alone).values(), verdicts(merged).values()
-    assert one["title"] == two["title"] == "UNKNOWN (gather_pairs, checkpoint:draft, gloo, cpu, tp 1,2)"
-    statuses = {entry["obligation"]: entry["status"] for entry in two["obligations"]}
-    assert (statuses["O5"], statuses["O1"]) == ("tested", "not run")
-    assert any("only a part of the properties was asked for" in reason for reason in two["reasons"])
+    document = read(out)
+    test = f"{TABLE}::test_whole_table[checkpoint:draft-gather_pairs-tp{{}}]"
+    assert document["predicate"]["passedTests"] == [test.format(1), test.format(2)]
+    assert len(document["subject"]) >= 8
+    (found,) = verdicts(document).values()
+    assert found["title"] == "UNKNOWN (gather_pairs, checkpoint:draft, gloo, cpu, tp 1,2)"
+    table = next(entry for entry in found["obligations"] if entry["obligation"] == "O5")
+    assert table["status"] == "tested"
+    (scope,) = table["scopes"]  # of both workers
+    assert scope.startswith("tested: the whole table of 48 draft ids") and scope.endswith("tp 1,2")
+    assert any("only a part of the properties was asked for" in reason for reason in found["reasons"])
 
 
 def test_under_torchrun_and_signed(tmp_path: Path) -> None:
