@@ -10,13 +10,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from refimpl import bits, comparison, loading, probes
 from refimpl.case import Call, Case
+from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
+from refimpl.session import Checker, Failure, Session
 from refimpl.verdict import expected
 from refimpl.verdict.judge import Finding, judge
 from refimpl.verdict.kinds import Kind
@@ -182,6 +185,30 @@ def test_other_rows_and_kinds_are_left(ranks: Ranks) -> None:
     assert met == {line.identity: 1}
     for finding in (replace(wrong, kind=Kind.WRONG_TIE), Finding(Kind.RAISED, "raised", 0, "")):
         assert expected.set_aside([line], case, [finding]) == ([finding], {})
+
+
+def test_one_row_that_is_not_foreseen_fails_among_thousands_that_are(tmp_path: Path) -> None:
+    """A corner case hides nothing else, however often it shows."""
+    session_path = "tests.test_peers:nan_corner_and_one_more"
+    nan_rows = np.tile(row(EVEN, 0.0, 0.0, NAN | SIGN, 0.0).logits, (3000, 1))
+    call = replace(
+        row(EVEN, 0.0, 0.0, 0.0, 0.0), logits=np.concatenate([nan_rows, row(EVEN, 0.0, 0.0, 7.0, 1.0).logits])
+    )
+    with Ranks(backend="gloo", limit=5.0) as started:
+        session = Session(started, Journal(tmp_path, "test"), reduce_seconds=5.0)
+        session.expected = expected.parse(f"{session_path}[nan]  # nan-rule: negative NaNs lose")
+        check = Checker(session, session_path, 2, "test")
+        with pytest.raises(Failure) as failure:
+            check(Case((call,)))
+        assert failure.value.kind is Kind.WRONG_MAXIMUM
+        assert check.set_aside == {f"{session_path}[nan]": 3000}
+
+
+def nan_corner_and_one_more(local_logits: Any, shard: Any, group: Any, d2t: Any = None) -> Any:
+    """gather_raw_keys, wrong where the maximum is 7."""
+    from refimpl.paths.peers.gather_raw_keys import gather_raw_keys
+
+    return gather_raw_keys(local_logits.masked_fill(local_logits == 7.0, -1.0), shard, group, d2t)
 
 
 @pytest.mark.parametrize(

@@ -164,3 +164,14 @@ def set_aside(
         if rest is not None:
             left.append(rest)
     return left, met
+
+
+def without_foreseen(lines: Iterable[Expected], case: Case) -> Case:
+    """The case without the rows on which a line's condition holds: what failed beside them, by itself."""
+    calls = []
+    for call in case.calls:
+        foreseen = np.zeros(call.batch, bool)
+        for line in lines:
+            foreseen |= _foreseen(line.condition, call)
+        calls.append(call.rows(~foreseen))
+    return replace(case, calls=tuple(calls))

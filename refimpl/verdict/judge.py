@@ -131,7 +131,8 @@ def came_through(run: Run, case: Case, tokens: Sequence[np.ndarray]) -> bool:
     return True
 
 
-def judge(case: Case, run: Run, tie_rule: str = "target_id") -> Judgement:
+def judge(case: Case, run: Run, tie_rule: str = "target_id", most_rows: int = _CLASSIFIED_ROWS) -> Judgement:
+    """``most_rows``: wrong rows of a call that are given a kind; one is enough to fail."""
     judgement = Judgement()
     broken = judge_ends(run)
     if broken is not None:
@@ -148,7 +149,7 @@ def judge(case: Case, run: Run, tie_rule: str = "target_id") -> Judgement:
                 judgement.findings.append(Finding(Kind.REFUSED_LATE, Kind.REFUSED_LATE.value, index, message))
             return judgement
         judgement.tally.calls += 1
-        _judge_call(index, call, run, tie_rule, judgement)
+        _judge_call(index, call, run, tie_rule, judgement, most_rows)
     return judgement
 
 
@@ -212,7 +213,7 @@ def _describe_rank(rank: RankOutcome, limit: float) -> str:
     return "answered" if tokens is None else f"answered {np.array2string(tokens, threshold=8, edgeitems=3)}"
 
 
-def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judgement) -> None:
+def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judgement, most_rows: int) -> None:
     outcomes = [rank.calls[index] for rank in run.ranks]
     right = expected(call, tie_rule)
     tokens = np.stack([outcome.tokens for outcome in outcomes if outcome.tokens is not None])
@@ -266,7 +267,7 @@ def _judge_call(index: int, call: Call, run: Run, tie_rule: str, judgement: Judg
         filler = right.all_neg_inf
         wrong_rows &= ~(filler & ((tokens[0] == 0) | (tokens[0] == call.d2t[0])))
     by_kind: dict[Kind, list[int]] = {}
-    for row in np.flatnonzero(wrong_rows)[:_CLASSIFIED_ROWS]:
+    for row in np.flatnonzero(wrong_rows)[:most_rows]:
         by_kind.setdefault(classify(call, int(row), int(tokens[0][row])), []).append(int(row))
     for kind, listed in by_kind.items():
         row = listed[0]
