@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -378,6 +380,18 @@ def test_a_supervisor_that_is_killed_makes_the_case_unknown() -> None:
     with pytest.raises(RanksUnavailable, match="supervisor"):
         ranks.run(a_case(), "gather_pairs")
     ranks.close(1)
+
+
+def test_a_run_whose_folder_was_removed_is_unknown_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cleaners of temporary folders do that to a run of some days."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Ranks(backend="gloo") as ranks:
+        ranks.run(a_case(), "gather_pairs")
+        ranks.retire()
+        [folder] = tmp_path.glob("argmax-parity-*")
+        shutil.rmtree(folder)
+        with pytest.raises(RanksUnavailable, match="temporary folder .* is gone"):
+            ranks.run(a_case(), "gather_pairs")
 
 
 def test_the_journal_keeps_a_line_a_case(tmp_path: Path) -> None:

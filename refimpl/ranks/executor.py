@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,11 @@ class Executor:
         spec = self._spec
         dist.set_debug_level_from_env()
         if spec["store"].startswith("file:"):
-            store: dist.Store = dist.FileStore(spec["store"][5:], spec["world_size"])
+            file = Path(spec["store"][5:])
+            if not file.parent.is_dir():
+                # FileStore would wait for the folder for as long as the group's timeout is.
+                raise FileNotFoundError(f"the run's temporary folder {file.parent} is gone; somebody removed it")
+            store: dist.Store = dist.FileStore(str(file), spec["world_size"])
         else:
             host, port, prefix = spec["store"].split("|")
             store = dist.PrefixStore(prefix, dist.TCPStore(host, int(port), is_master=False))
