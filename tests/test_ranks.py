@@ -390,7 +390,7 @@ def test_a_run_whose_folder_was_removed_is_unknown_at_once(tmp_path: Path, monke
         ranks.retire()
         [folder] = tmp_path.glob("argmax-parity-*")
         shutil.rmtree(folder)
-        with pytest.raises(RanksUnavailable, match="temporary folder .* is gone"):
+        with pytest.raises(RanksUnavailable, match=r"temporary folder .* is gone"):
             ranks.run(a_case(), "gather_pairs")
 
 
