@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,17 @@ def test_names() -> None:
     with pytest.raises(heads.HeadError, match="did you mean qwen3_8b_eagle3"):
         heads.spelled("qwen3_8b_eagle3_by")
     assert isinstance(heads.load("fixtures.heads._template:head"), Head)
+
+
+def test_heads_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = metadata.EntryPoint("theirs", "tests.head_mutants.right:by_frequency", heads.ENTRY_POINTS)
+
+    def installed(*, group: str) -> list[metadata.EntryPoint]:
+        return [entry] if group == heads.ENTRY_POINTS else []
+
+    monkeypatch.setattr(metadata, "entry_points", installed)
+    assert heads.spelled("theirs") == "theirs" and heads.expand(["all"])[-1] == "theirs"
+    assert heads.load("theirs").draft_vocab_size == 1003
 
 
 # -- cases --------------------------------------------------------------------------------------------
