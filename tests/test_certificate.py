@@ -469,6 +469,17 @@ def test_what_was_proved_and_what_was_sampled_is_said() -> None:
     assert "tested: drawn rows, 2,000 rows, bfloat16, tp 2,4" in table
 
 
+def test_what_stands_against_all_verdicts_is_said_once_and_long_lists_are_cut() -> None:
+    setting = replace(SETTING, profile="dev")
+    many = [decide(Ledger(), path, "a_head", setting) for path in ("one", "other")]
+    said = readable.lines(many)
+    assert [line for line in said if "dev profile" in line] == [f"of every verdict below: {many[0].reasons[0]}"]
+    assert said.count(many[0].title) == said.count(many[1].title) == 1
+    alone = readable.lines(many[:1])
+    assert alone[-1] == f"    and {len(many[0].reasons) - 3} more, all of them in the certificate"
+    assert len(alone) == 5
+
+
 def test_markdown_cannot_be_broken_out_of() -> None:
     found = verdict([*whole(), refuted(scope="a | b\n<script>`x`")])
     text = readable.markdown([found], "o|ut.json", "FAILED")

@@ -118,3 +118,10 @@ def test_properties_say_what_they_are_evidence_for() -> None:
         if not names:
             unmarked.add(module.name)
     assert unmarked == {"test_communication", "test_topk"}
+
+
+def test_of_many_heads_each_gets_one_line() -> None:
+    ledger = Ledger(evidence(head=f"head_{number}", count=1) for number in range(20))
+    said = render(ledger)
+    assert len(said) == 20
+    assert said[0] == "obligations of a_path, head head_0, tp 2: not run O0, O1, O2, O4, O5, O6, O7; tested O3"

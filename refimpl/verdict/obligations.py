@@ -66,6 +66,10 @@ BEYOND_OBLIGATIONS = {
 }
 
 
+# Subjects that a terminal has room for a table of each.
+_TABLES = 9
+
+
 class Status(str, Enum):
     """What evidence says; of several, the first in this order is the word for the whole."""
 
@@ -202,12 +206,22 @@ class Row:
 
 
 def render(ledger: Ledger) -> list[str]:
-    """The terminal's tables, one a subject, and below them once what "proved" means: the scopes."""
+    """The terminal's tables, one a subject, and below them once what "proved" means: the scopes.
+
+    Of many heads each gets one line, or a reader would find nothing.
+    """
     lines: list[str] = []
     subjects = ledger.subjects()
     for subject in subjects:
         path, head = subject
         sizes = ",".join(map(str, sorted({entry.tp_size for entry in ledger.of(subject)})))
+        if head is not None and len(subjects) > _TABLES:
+            words: dict[str, list[str]] = {}
+            for row in ledger.table(subject):
+                words.setdefault(row.status.value, []).append(row.obligation)
+            said = "; ".join(f"{word} {', '.join(names)}" for word, names in words.items())
+            lines.append(f"obligations of {path}, head {head}, tp {sizes}: {said}")
+            continue
         lines.append(f"obligations of {path}{f', head {head}' if head else ''}, tp {sizes}")
         for row in ledger.table(subject):
             numbers = f" ({row.numbers})" if row.numbers else ""

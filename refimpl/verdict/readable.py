@@ -10,21 +10,31 @@ from refimpl.verdict.verdict import Verdict
 
 # GitHub drops a step summary of more than 1 MiB altogether.
 SUMMARY_LIMIT = (1 << 20) - 4096
+# Of a verdict, on the terminal; a run of a few properties leaves most obligations open, at every tp_size.
+_REASONS = 3
 _CUT = "\n\n*Cut: GitHub takes 1 MiB a step. The certificate holds the rest.*\n"
 
 
 def lines(verdicts: Iterable[Verdict]) -> list[str]:
-    """A few lines a verdict: the word with its scope, what stands against it, and under what condition it holds."""
-    found = []
-    for verdict in verdicts:
+    """A few lines a verdict: the word with its scope, what stands against it, and under what condition it holds.
+
+    What stands against every one of several verdicts is said once.
+    """
+    every = list(verdicts)
+    common = [r for r in every[0].reasons if all(r in verdict.reasons for verdict in every)] if len(every) > 1 else []
+    found = [f"of every verdict below: {reason}" for reason in common]
+    for verdict in every:
         found.append(verdict.title)
-        found += [f"    {reason}" for reason in verdict.reasons]
+        own = [reason for reason in verdict.reasons if reason not in common]
+        found += [f"    {reason}" for reason in own[:_REASONS]]
+        if len(own) > _REASONS:
+            found.append(f"    and {len(own) - _REASONS} more, all of them in the certificate")
         found += [f"    except: {condition}" for condition in verdict.conditions]
         if not verdict.reasons:
             proved = [row.obligation for row in verdict.rows if row.status is Status.PROVED]
             tested = [row.obligation for row in verdict.rows if row.status is Status.TESTED]
             found.append(f"    proved within their scopes: {', '.join(proved) or 'none'}; sampled: {_list(tested)}")
-        found += [f"    {note}" for note in verdict.notes]
+            found += [f"    {note}" for note in verdict.notes]
     return found
 
 
