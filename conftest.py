@@ -1,11 +1,22 @@
-"""What properties are given: `check` and `check_head`, which run a case on real ranks and judge it."""
+"""What properties are given: `check`, `check_head` and `check_engine`, which run a case on real ranks and judge it."""
 
 from __future__ import annotations
 
 import pytest
 
+from refimpl.engine_check import EngineChecker
 from refimpl.head_check import HeadChecker
-from refimpl.pytest_plugin import HEADS, KNOWN, SESSION, CheckTarget, HeadTarget
+from refimpl.pytest_plugin import (
+    ENGINE,
+    HEADS,
+    KNOWN,
+    KNOWN_IDENTITIES,
+    SESSION,
+    CheckTarget,
+    EngineTarget,
+    HeadTarget,
+)
+from refimpl.ranks.head_runtime import OWN
 from refimpl.session import Checker
 from refimpl.topk.checker import TopKChecker
 
@@ -42,3 +53,18 @@ def check_topk(request: pytest.FixtureRequest) -> TopKChecker:
     """A top-k path at one tp_size, on ranks that no other test has used."""
     target: CheckTarget = request.param
     return TopKChecker(request.config.stash[SESSION], target.path, target.tp_size, request.node.nodeid)
+
+
+@pytest.fixture
+def check_engine(request: pytest.FixtureRequest) -> EngineChecker:
+    """A live engine's two answers at one tp_size, on ranks that no other test has used."""
+    target: EngineTarget = request.param
+    session = request.config.stash[SESSION]
+    facts = request.config.stash[ENGINE]
+    checker = Checker(session, OWN, target.tp_size, request.node.nodeid)
+    checker.head = facts.title
+    request.node.stash[CheckTarget.CHECKER] = checker
+    known = request.config.stash[KNOWN_IDENTITIES].get(request.node.nodeid, {})
+    found = EngineChecker(checker, session, facts, target.engine, known)
+    request.node.stash[KNOWN] = found.witnesses
+    return found

@@ -120,7 +120,7 @@ class Head:
         if own[0] != own[1]:
             there, missing = ("full_tokens", "local_tokens") if own[0] else ("local_tokens", "full_tokens")
             raise HeadError(f"it defines {there} without {missing}; an engine's two answers are compared: give both")
-        if not _is_number(self.logit_scale) or self.logit_scale == 0:
+        if not _is_number(self.logit_scale) or (self.logit_scale == 0 and not own[0]):
             raise HeadError(f"logit_scale is {self.logit_scale!r}; it must be a finite number other than 0")
         if self.logit_scale < 0 and not own[0]:
             raise HeadError(

@@ -70,6 +70,11 @@ def render(parts: list[dict[str, Any]]) -> list[str]:
         lines.append(f"{head:<{wide}}  {path:<{far}}  {tp_size:>2}  {'  '.join(cells)}  {line.verdict}")
         for (kind, reason), rows in sorted(line.known.items()):
             reasons.setdefault(f"known of {head}: {kind}: {reason}", []).append(f"{path} tp {tp_size}: {rows} rows")
+        for message, cases in sorted(line.refused.items()):
+            if line.rows:
+                reasons.setdefault(f"not compared for {head}: {message}", []).append(
+                    f"{path} tp {tp_size}: {cases} cases"
+                )
     lines += [f"{text} ({'; '.join(where)})" for text, where in reasons.items()]
     filler = sum(line.hidden["filler_rows"] + line.given["filler_rows"] for line in merged.values())
     if filler:

@@ -71,7 +71,7 @@ def load(name: str) -> Any:
         raise LoadError(wrong)
     where, _, attribute = qualified(name).rpartition(":")
     try:
-        module = _load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except LoadError:
         raise
     except BaseException as error:  # whatever a user's module does while it is imported, SystemExit too
@@ -95,7 +95,7 @@ def load_path(name: str) -> Any:
     return path
 
 
-def _load_file(file: Path) -> Any:
+def load_file(file: Path) -> Any:
     spec = importlib.util.spec_from_file_location(f"argmax_parity_user_{file.stem}", file.absolute())
     if spec is None or spec.loader is None:
         raise LoadError(f"{str(file)!r} is no Python file")

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from refimpl import __version__, bits, certifying, head_summary, heads, loading, summary
+from refimpl import __version__, bits, certifying, engines, head_summary, heads, loading, summary
 from refimpl.case import Call, Case
 from refimpl.head_case import HeadRef
 from refimpl.option_guard import is_for_this_project
+from refimpl.ranks.engine_runtime import engine_facts
 from refimpl.ranks.head_runtime import OWN, HeadFacts, facts_of
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.launch import Launch, serve
@@ -44,6 +45,9 @@ SESSION = pytest.StashKey[Session]()
 RECORDED = pytest.StashKey["Recorded"]()  # the rows of --logits, where it is given
 HEADS = pytest.StashKey[dict[str, HeadFacts]]()  # what the ranks told of each head of --head
 KNOWN = pytest.StashKey[list[tuple[Counterexample, str]]]()  # witnesses of divergences that a head states itself
+ENGINE = pytest.StashKey[engines.EngineFacts]()  # of --engine, where it is given
+# By test, identities of divergences that the adopter's file says are known, with the reason of each.
+KNOWN_IDENTITIES = pytest.StashKey[dict[str, dict[str, str]]]()
 SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
@@ -90,12 +94,24 @@ class HeadTarget:
         return f"{certifying.shown(self.head)}-{self.path}-tp{self.tp_size}"
 
 
+@dataclass(frozen=True)
+class EngineTarget:
+    """What one parametrised test of a live engine is about."""
+
+    engine: str
+    tp_size: int
+
+    def __str__(self) -> str:
+        return f"{self.engine}-tp{self.tp_size}"
+
+
 @dataclass
 class _Run:
     launch: Launch
     paths: tuple[str, ...]
     tp_sizes: tuple[int, ...]
     heads: tuple[HeadRef, ...] = ()
+    engine: str | None = None
     ranks: Ranks | None = None
     header: str = ""
     published: bool = False
@@ -128,6 +144,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f"{heads.DEFAULT}); may be given several times",
     )
     certifying.add_options(group)
+    group.addoption(
+        "--engine",
+        metavar="NAME",
+        help=f"live engine whose own two answers are compared: {', '.join(engines.shipped())}, or an adapter as "
+        "package.module or file.py (default: none, and its properties are deselected)",
+    )
     group.addoption("--backend", default="auto", metavar="auto|nccl|gloo", help="auto: nccl where there are GPUs")
     group.addoption(
         "--rank-timeout",
@@ -144,7 +166,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--known-divergences",
         metavar="FILE",
-        help="your file of known divergences: a test id a line, a reason after #; unknown ids are warned about",
+        help="your file of known divergences: a test id a line (after it, for live engines, the divergence's own "
+        "name), a reason after #; unknown ids are warned about",
     )
 
 
@@ -234,7 +257,12 @@ def _parse_options(config: pytest.Config) -> _Run:
         raise pytest.UsageError(f"--hypothesis-profile={profile}: choose one of {', '.join(PROFILES)}")
     run = _Run(launch, paths, _parse_tp(config.getoption("--tp"), launch), _parse_heads(config, profile or "dev"))
     certifying.check_options(config)
-    run.ranks = Ranks(launch, backend, _parse_timeout(config.getoption("--rank-timeout")))
+    run.engine = config.getoption("--engine")
+    wrong = None if run.engine is None else engines.check_name(run.engine)
+    if wrong:
+        raise pytest.UsageError(f"--engine={run.engine}: {wrong}")
+    timeout = _parse_timeout(config.getoption("--rank-timeout"))
+    run.ranks = Ranks(launch, backend, timeout, run.engine)
     logits = config.getoption("--logits")
     if logits is not None:
         config.stash[RECORDED] = _load_logits(config, logits)
@@ -353,9 +381,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             raise pytest.UsageError(f"--head={ref.name}: {error}") from error
         except RanksUnavailable as error:
             raise pytest.UsageError(f"the ranks could not be started: {error}") from error
+    if run.engine is not None:
+        try:
+            config.stash[ENGINE] = engine_facts(run.ranks, run.engine)
+        except engines.EngineUnusable as error:
+            raise pytest.UsageError(f"--engine={run.engine}: {error}") from error
+        except RanksUnavailable as error:
+            raise pytest.UsageError(f"--engine={run.engine}: {error} while the engine was loaded") from error
     facts = run.ranks.facts(Spec(loading.qualified(run.paths[0]), run.tp_sizes[0]))
     run.header = _header(run, facts)
     certifying.remember_run(config, run.ranks, facts, run.paths, run.tp_sizes, config.stash[HEADS])
+    if run.engine is not None:
+        run.header += f"\n{config.stash[ENGINE].words}"
     run.ranks.retire()
     if _is_controller(config):
         run.ranks.close(0)
@@ -445,6 +482,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "check_head" in metafunc.fixturenames:
         metafunc.parametrize("check_head", _head_targets(metafunc), ids=str, indirect=True)
 
+    if "check_engine" in metafunc.fixturenames:
+        run = metafunc.config.stash.get(_RUN, None)
+        engine = run.engine if run else None
+        sizes = run.tp_sizes if run and engine else (2,)
+        targets_of_engine = [EngineTarget(engine or "none", size) for size in sizes]
+        metafunc.parametrize("check_engine", targets_of_engine, ids=str, indirect=True)
+
 
 def tp_sizes(config: pytest.Config) -> tuple[int, ...]:
     """Those of the run; 2 where it has none."""
@@ -479,21 +523,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
+    unasked = 0
     for item in items:
         params = item.callspec.params if hasattr(item, "callspec") else {}
         target = params.get("check") or params.get("check_topk")
         needs = item.get_closest_marker("needs_tp")
         short = target is not None and needs is not None and target.tp_size < needs.args[0]
-        (dropped if short else kept).append(item)
+        asleep = run.engine is None and hasattr(item, "callspec") and "check_engine" in item.callspec.params
+        unasked += asleep
+        (dropped if short or asleep else kept).append(item)
         if item.get_closest_marker("needs_cuda") and run.ranks is not None and run.ranks.backend.name != "nccl":
             item.add_marker(pytest.mark.skip(reason="runs on nccl only, this run is on gloo"))
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+    if unasked:
+        run.header += f"\n{unasked} properties of live engines are deselected: they run with --engine=NAME"
     _apply_known_divergences(config, items)
 
 
 def _apply_known_divergences(config: pytest.Config, items: list[pytest.Item]) -> None:
+    identities = config.stash[KNOWN_IDENTITIES] = {}
     name = config.getoption("--known-divergences")
     if not name:
         return
@@ -510,6 +560,14 @@ def _apply_known_divergences(config: pytest.Config, items: list[pytest.Item]) ->
             _expect(config, name, line)
             continue
         matching = [item for item in items if item.nodeid == test_id or item.nodeid.startswith(test_id + "[")]
+        matching = _items_of(test_id, items)
+        of_engine, _, identity = test_id.rpartition(" ")
+        if not matching and of_engine:
+            matching = _items_of(of_engine.strip(), items)
+            for item in matching:
+                identities.setdefault(item.nodeid, {})[identity] = reason or "known divergence"
+            if matching:
+                continue
         for item in matching:
             item.add_marker(pytest.mark.xfail(reason=reason or "known divergence", raises=Failure, strict=False))
         if not matching:
@@ -525,6 +583,10 @@ def _expect(config: pytest.Config, name: str, line: str) -> None:
     except expected.ExpectedError as error:
         words = str(error).removeprefix("line 1: ")
         raise pytest.UsageError(f"--known-divergences={name}: {words}, and no test id either") from error
+
+
+def _items_of(test_id: str, items: list[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if item.nodeid == test_id or item.nodeid.startswith(test_id + "[")]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,12 +6,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from refimpl import loading
+from refimpl import engines, loading
 from refimpl.case import Case, CaseError
+from refimpl.engine_case import EngineCase, is_engine_case
 from refimpl.head_case import is_head_case
+from refimpl.ranks.engine_runtime import both, engine_facts
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
 from refimpl.verdict import traffic
+from refimpl.verdict.engine_judge import judge_engine
 from refimpl.verdict.judge import Finding, Judgement, describe, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.vocab.layouts import even_layout
@@ -26,6 +29,8 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
         from refimpl.head_replay import replay_head_case
 
         return replay_head_case(file, path=path, backend=backend, limit=limit)
+    if is_engine_case(file):
+        return _replay_engine(file, backend, limit)
     try:
         case, note = Case.load(file)
     except CaseError as error:
@@ -65,6 +70,32 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     if verdict.refused is not None:
         return _could_not(f"{file}: the path refuses the case: {verdict.refused}")
     print(f"fixed: {path} on tp {case.tp_size} gives the reference's tokens, {_REPEATS} times")
+    return FIXED
+
+
+def _replay_engine(file: Path, backend: str | None, limit: float) -> int:
+    """The same for a case of a live engine, which must be installed here."""
+    try:
+        case, note = EngineCase.load(file)
+    except CaseError as error:
+        return _could_not(str(error))
+    wrong = engines.check_name(case.engine)
+    if wrong:
+        return _could_not(f"{file}: {wrong}")
+    try:
+        with Ranks(backend=backend or note.get("backend") or "auto", limit=limit, engine=case.engine) as ranks:
+            title = engine_facts(ranks, case.engine).title
+            judgement = judge_engine(case, both(ranks, case))
+    except (RanksUnavailable, engines.EngineUnusable, ValueError, OSError) as error:
+        return _could_not(f"{file}: {error}")
+    if judgement.findings:
+        print(f"still fails: {title} on tp {case.tp_size}: {case.words()}")
+        for finding in judgement.findings:
+            print("  " + "\n  ".join([f"{finding.identity}:", *finding.message.splitlines()]))
+        return STILL_FAILS
+    if judgement.refused is not None:
+        return _could_not(f"{file}: {title} refuses the case: {judgement.refused}")
+    print(f"fixed: both answers of {title} on tp {case.tp_size} give the same tokens")
     return FIXED
 
 

@@ -17,6 +17,13 @@ def few(divisor: int) -> Callable[[Any], Any]:
     return settings(max_examples=max(1, profile.max_examples // divisor))
 
 
+def many(factor: int) -> settings:
+    """Settings for so many times the profile's examples: for cheap ones that each hold a single batch."""
+    profile = settings.default
+    assert profile is not None
+    return settings(max_examples=profile.max_examples * factor, database=None)
+
+
 def nightly() -> bool:
     """Whether the nightly profile is loaded, in which exhaustive scopes are wider."""
     profile = settings.default

@@ -25,12 +25,14 @@ class CollectiveCounter(TorchDispatchMode):
         """Newer torch would import its compiler for every mode, seconds in every fresh rank, to keep it out of this."""
         return False
 
-    def __init__(self) -> None:
+    def __init__(self, *others: str) -> None:
+        """``others``: prefixes of further operations that count, as in ``_C::shm_``: an engine's own collectives."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._others = others
         self.seen: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in ("c10d", "_c10d_functional"):
+        if func.namespace in ("c10d", "_c10d_functional") or (self._others and func.name().startswith(self._others)):
             sizes = [_bytes(argument) for argument in args]
             name = func.name().split("::")[-1]
             if not name.startswith("wait"):

@@ -26,6 +26,7 @@ from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.paths.full_gather import full_gather
 from refimpl.ranks import topk_executor, wire
 from refimpl.ranks.counting import CollectiveCounter
+from refimpl.ranks.engine_executor import EngineExecutor
 from refimpl.ranks.head_executor import HeadExecutor
 from refimpl.ranks.source import source_of
 
@@ -61,6 +62,8 @@ def main(spec: dict[str, Any]) -> int:
                 wire.send(sock, *executor.heads.answer(head, arrays))
             elif head["do"] == "topk":
                 wire.send(sock, *topk_executor.answer(executor, head, arrays))
+            elif head["do"] == "engine":
+                wire.send(sock, *executor.engines.answer(head, arrays))
             elif head["do"] == "time":
                 wire.send(sock, {"event": "timed", "seconds": executor.time_bare(head, arrays)})
             elif head["do"] == "stop":
@@ -103,6 +106,7 @@ class Executor:
         except Exception as error:
             raise _NotReady("group", f"{type(error).__name__}: {error}") from error
         self.heads = HeadExecutor(self)
+        self.engines = EngineExecutor(self)
         setup = getattr(self._path, "setup", None)
         if setup is not None:
             try:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from refimpl.case import Case
+from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 
 _KEPT_RUNS = 20
@@ -40,7 +41,7 @@ class Journal:
         for old in sorted(runs.iterdir())[:-_KEPT_RUNS]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def begin(self, case: Case | HeadCase, note: dict[str, str]) -> None:
+    def begin(self, case: Case | HeadCase | EngineCase, note: dict[str, str]) -> None:
         """Put the case in the place of the one before: in the same file, whose pages the system then need not free.
 
         The length of the header comes last. A driver that is killed before that was running no case.
@@ -57,7 +58,7 @@ class Journal:
         os.ftruncate(self._file, size)
         os.pwrite(self._file, length, 0)
 
-    def end(self, case: Case | HeadCase, note: dict[str, str], outcome: str, **more: Any) -> None:
+    def end(self, case: Case | HeadCase | EngineCase, note: dict[str, str], outcome: str, **more: Any) -> None:
         if outcome not in ("holds", "refused"):
             more["digest"] = case.digest
         self.line("case", number=self._number, rows=case.num_rows, outcome=outcome, **note, **more)

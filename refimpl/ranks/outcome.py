@@ -23,6 +23,7 @@ class CallOutcome:
     From hidden states: ``logits_differ``: the first ``(row, column)`` at which the logits made for the path are not the
     reference's. ``ties``: int64 ``(batch, 3)``, columns that tie at the top, shards that hold one, and 1 for a row with
     a NaN, 2 for one that is all -inf. ``truth``: of an engine that answers for itself, the argmax of the head's logits.
+    ``logits``: bit patterns of these, where they were asked for.
     """
 
     status: str
@@ -39,6 +40,7 @@ class CallOutcome:
     logits_differ: tuple[int, int] | None = None
     ties: np.ndarray | None = None
     truth: np.ndarray | None = None
+    logits: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def from_wire(head: dict[str, Any], arrays: list[np.ndarray]) -> RankOutcome:
                 logits_differ=None if entry.get("logits_differ") is None else tuple(entry["logits_differ"]),
                 ties=array("ties"),
                 truth=array("truth"),
+                logits=array("logits"),
             )
         )
     return RankOutcome(tuple(calls))

@@ -6,7 +6,8 @@ Nothing here may start threads: a thread pool does not survive a fork, and its l
 from __future__ import annotations
 
 
-def load() -> None:
+def load(engine: str | None = None) -> None:
+    """``engine``: of ``--engine``, whose import takes far longer than everything else here."""
     import torch
 
     torch.set_num_threads(1)
@@ -18,3 +19,9 @@ def load() -> None:
     import refimpl.paths.target_tie_break
     import refimpl.ranks.counting
     import refimpl.ranks.executor  # noqa: F401
+
+    if engine is not None:
+        from refimpl import engines
+
+        engines.preload(engine)
+        torch.set_num_threads(1)

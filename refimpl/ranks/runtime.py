@@ -73,8 +73,12 @@ class _Generation:
 class Ranks:
     """All ranks of a run. Use as a context manager, or call `open` and `close`."""
 
-    def __init__(self, launch: Launch | None = None, backend: str = "auto", limit: float = 10.0) -> None:
+    def __init__(
+        self, launch: Launch | None = None, backend: str = "auto", limit: float = 10.0, engine: str | None = None
+    ) -> None:
+        """``engine``: a live engine that the fork servers import before they fork, see `refimpl.engines`."""
         self._launch = launch or Launch()
+        self._engine = engine
         self._wanted_backend = backend
         self.limit = limit
         self._supervisors: list[Peer] = []
@@ -86,6 +90,7 @@ class Ranks:
         self._hub: Hub | None = None
         self._lost: str | None = None  # why no case can run any more
         self.generations_started = 0
+        self.opened: Any = None  # the generation in which an engine has its group, see `refimpl.ranks.engine_runtime`
         self.seconds_in_runs = 0.0
 
     # -- opening and closing ------------------------------------------------------------------------
@@ -102,6 +107,9 @@ class Ranks:
         secret = secrets.token_hex(32)
         self._hub = Hub(self._launch.listening_address(), secret)
         address = {"host": self._hub.address[0], "port": self._hub.address[1], "secret": secret}
+        address["run"] = secrets.token_hex(6)
+        if self._engine is not None:
+            address["engine"] = self._engine
         self._folder = tempfile.mkdtemp(prefix="argmax-parity-")
         self._process = start_supervisor(self._launch, address, self._folder)
         if self._launch.torchrun and self._launch.world_size > 1:

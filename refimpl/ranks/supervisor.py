@@ -25,7 +25,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from refimpl.ranks import wire
+from refimpl.ranks import leftovers, wire
 
 _PR_SET_PDEATHSIG = 1
 _DUMP_SIGNAL = signal.SIGUSR1
@@ -69,6 +69,7 @@ class Supervisor:
             self._end_all()
             if self._orders.get("folder"):
                 shutil.rmtree(self._orders["folder"], ignore_errors=True)
+            leftovers.remove(self._orders["run"])
 
     def _hello(self) -> dict[str, Any]:
         import torch
@@ -227,7 +228,8 @@ def main() -> int:
 
     from refimpl.ranks import preload
 
-    preload.load()
+    leftovers.set_run(orders["run"])
+    preload.load(orders.get("engine"))
     return Supervisor(orders).run()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from refimpl import bits
 from refimpl.case import Call, Case
+from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 from refimpl.oracle import tied_set
 from refimpl.ranks.outcome import Run, Stuck
@@ -65,7 +66,7 @@ class Counterexample:
     """A minimal failing case, what the ranks did with it and what is known of it.
 
     ``identity`` is stable under replay. ``answers``: of a nondeterministic path, what it gave at different times.
-    ``origin``: the hidden states, where the failure is seen from them; ``case`` then holds the reference's logits.
+    ``origin``: the hidden states, where the failure is seen from them; ``case`` then holds the logits for the report.
     ``confirmed``: False where the failure was a wait that did not last to the full limit; then it is no failure.
     """
 
@@ -81,7 +82,7 @@ class Counterexample:
     why: str | None = None
     obligation: str | None = None
     confirmed: bool = True
-    origin: HeadCase | None = None
+    origin: HeadCase | EngineCase | None = None
 
 
 def reduce_failure(

@@ -12,6 +12,7 @@ import numpy as np
 
 from refimpl import bits
 from refimpl.case import Call, Case
+from refimpl.engine_case import EngineCase
 from refimpl.oracle import tied_set
 from refimpl.ranks.outcome import Died, RankOutcome, Stuck
 from refimpl.verdict.judge import expected
@@ -102,12 +103,15 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
     origin = counterexample.origin
     if origin is not None:  # the hidden states decide; the logits that the ranks make of them need not be kept
         name = f"{counterexample.kind.value}-{origin.digest}"
-        if origin.hidden_states.size > _JSON_VALUES:
+        size, kept_as = origin.hidden_states.size, "head_case"
+        if isinstance(origin, EngineCase):
+            size, kept_as = size + origin.weight.size, "engine_case"
+        if size > _JSON_VALUES:
             file = folder / f"{name}.safetensors"
             file.write_bytes(origin.to_bytes(note))
             return file
         file = folder / f"{name}.json"
-        file.write_text(json.dumps({**note, "head_case": origin.to_json()}, indent=1, allow_nan=False) + "\n")
+        file.write_text(json.dumps({**note, kept_as: origin.to_json()}, indent=1, allow_nan=False) + "\n")
         return file
     name = f"{counterexample.kind.value}-{counterexample.case.digest}"
     if sum(call.logits.size for call in counterexample.case.calls) > _JSON_VALUES:

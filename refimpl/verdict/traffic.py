@@ -30,8 +30,11 @@ def traffic(run: Run) -> list[tuple[int, int]]:
 
 def growth_over_shapes(case: Case, run: Run) -> str | None:
     """What is wrong with the growth over the calls of one case, or None. Raises Uncountable."""
-    shapes = [(call.batch, call.layout.vocab_size) for call in case.calls]
-    sent = traffic(run)
+    return growth([(call.batch, call.layout.vocab_size) for call in case.calls], traffic(run))
+
+
+def growth(shapes: list[tuple[int, int]], sent: list[tuple[int, int]]) -> str | None:
+    """The same of ``(batch, vocabulary)`` and ``(collectives, bytes)`` of each call."""
     if len({collectives for collectives, _ in sent}) > 1:
         numbers = [f"{b} x {v}: {n}" for (b, v), (n, _) in zip(shapes, sent, strict=True)]
         return f"collectives by batch x vocabulary: {', '.join(numbers)}"

@@ -1,0 +1,172 @@
+"""What a property of live engines is given: ``check_engine``, one engine at one tp_size, on fresh ranks.
+
+A run over many options meets the same divergence again and again. Each is cut down once, and the property goes on;
+`EngineChecker.conclude` then raises what is new, so that one report lists every distinct divergence once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import pytest
+
+from refimpl.engine_case import EngineCase
+from refimpl.engines import EngineFacts
+from refimpl.head_check import HeadTally
+from refimpl.ranks.engine_runtime import BothAnswers, ask, both
+from refimpl.ranks.head_runtime import OWN
+from refimpl.ranks.outcome import Run
+from refimpl.session import FAILURES, Checker, Session
+from refimpl.verdict.engine_judge import NEITHER, judge_engine
+from refimpl.verdict.engine_reduce import EngineReducer
+from refimpl.verdict.judge import Finding, Judgement, describe
+from refimpl.verdict.kinds import Kind
+from refimpl.verdict.reduce import Counterexample
+
+# A case takes milliseconds; one that takes this long is run again with the full limit before it counts.
+_LOOKING_SECONDS = 3.0
+_CHARACTERS = 160
+
+
+@dataclass
+class Found:
+    """One distinct divergence, and on how many cases it was met."""
+
+    counterexample: Counterexample
+    reason: str | None  # why it is no news, from the adopter's file
+    met: int = 1
+
+
+@dataclass
+class EngineChecker:
+    """``explore(case)`` compares both answers and keeps what differs; ``conclude()`` raises it.
+
+    ``known``: identity to reason, of the adopter's file of known divergences.
+    """
+
+    checker: Checker
+    session: Session
+    facts: EngineFacts
+    name: str
+    known: dict[str, str] = field(default_factory=dict)
+    found: dict[str, Found] = field(default_factory=dict)
+    witnesses: list[tuple[Counterexample, str]] = field(default_factory=list)
+
+    @property
+    def tp_size(self) -> int:
+        return self.checker.tp_size
+
+    @property
+    def tally(self) -> HeadTally:
+        return self.session.heads.setdefault((self.facts.title, OWN, self.tp_size), HeadTally())
+
+    # -- one case ----------------------------------------------------------------------------------------------
+
+    def explore(self, case: EngineCase) -> Judgement:
+        """Raises `Unknown` where the ranks could not be asked."""
+        self.session.journal.begin(case, self._note())
+        limit = min(_LOOKING_SECONDS, self.session.ranks.limit)
+        answers: BothAnswers = self.checker.guarded(lambda: both(self.session.ranks, case, limit=limit))
+        judgement = judge_engine(case, answers)
+        outcome = "holds"
+        if judgement.refused is not None:
+            outcome = "refused"
+            self.tally.refused[self._refusal(judgement.refused)] += 1
+        for finding in judgement.findings:
+            self._keep(case, answers, finding)
+            outcome = "fails"
+        if judgement.holds and judgement.refused is None:
+            self.checker.compared += judgement.tally.calls
+            self.checker.rows += judgement.tally.rows
+            self.checker.dtypes.add(case.options.logits_dtype)
+        self.tally.hidden.add(judgement.tally)
+        self.session.journal.end(case, self._note(), outcome)
+        return judgement
+
+    @staticmethod
+    def _refusal(message: str) -> str:
+        """Grouped for the report: what two inputs have in common where neither answer comes."""
+        return re.sub(r"\d+", "N", message)[:_CHARACTERS] if message.startswith(NEITHER) else message
+
+    def _keep(self, case: EngineCase, answers: BothAnswers, finding: Finding) -> None:
+        """Cut a divergence down, unless one of its kind is known that needs no more than this case has."""
+        for found in self.found.values():
+            origin = found.counterexample.origin
+            assert isinstance(origin, EngineCase)
+            same = found.counterexample.finding.identity == finding.identity
+            if same and origin.departures and set(origin.departures) <= set(case.departures):
+                found.met += 1
+                self._count(found.counterexample, finding)
+                return
+        # Memory that one input has spoilt shows in the next: what counts is what fresh ranks do.
+        self.session.ranks.retire()
+        answers = self.checker.guarded(lambda: both(self.session.ranks, case))
+        again = [other for other in judge_engine(case, answers).findings if other.identity == finding.identity]
+        if not again:
+            self.session.note(f"{self.facts.title}: {finding.identity} was seen once and not again on fresh ranks")
+            return
+        reducer = EngineReducer(self.session.ranks, case, answers, again[0], self.session.reduce_seconds)
+        counterexample: Counterexample = self.checker.guarded(reducer.counterexample)
+        identity = counterexample.identity
+        if identity in self.found:
+            self.found[identity].met += 1
+        else:
+            self.found[identity] = Found(counterexample, self.known.get(identity))
+        self._count(counterexample, finding)
+
+    def _count(self, counterexample: Counterexample, finding: Finding) -> None:
+        reason = self.known.get(counterexample.identity)
+        if reason is None:
+            self.tally.failed[counterexample.identity] += 1
+        else:
+            self.tally.known[counterexample.identity, reason] += max(1, len(finding.rows))
+
+    # -- all of them ---------------------------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """Raise what is new; where all of it is known, the test ends as an expected failure."""
+        for identity in sorted(set(self.known) - set(self.found)):
+            self.session.note(
+                f"known divergence no longer fails, take it off the list: {self.checker.property_id} {identity}"
+            )
+        news = [found.counterexample for found in self.found.values() if found.reason is None]
+        if news:
+            raise FAILURES[news[0].kind](news[0], tuple(news[1:]))
+        if self.found:
+            self.witnesses += [(found.counterexample, str(found.reason)) for found in self.found.values()]
+            pytest.xfail("known: " + ", ".join(f"{name} ({found.met} cases)" for name, found in self.found.items()))
+
+    # -- traffic -------------------------------------------------------------------------------------------------
+
+    def traffic(self, case: EngineCase) -> tuple[int, int]:
+        """Collectives of the local answer and their bytes. Raises `Unknown` where none could be seen."""
+        # What an engine sets up at a first call of a shape is not the answer's traffic.
+        self.checker.guarded(lambda: ask(self.session.ranks, case, "local"))
+        run: Run = self.checker.guarded(lambda: ask(self.session.ranks, case, "local", count=True))
+        if not run.complete:
+            self.checker.unknown(f"the local reduction gave no answer to count collectives of:\n{describe(run)}")
+        seen = run.ranks[0].calls[0].collectives or ()
+        if not seen and self.tp_size > 1:
+            self.checker.unknown("no collective was seen: what the engine sends cannot be counted")
+        self.checker.compared += 1
+        self.checker.rows += case.num_rows
+        self.tally.hidden.rows += case.num_rows
+        return len(seen), sum(size for _, size in seen)
+
+    def not_taken(self, case: EngineCase, message: str) -> None:
+        """Report that the fast path is not what it claims to be."""
+        answers: BothAnswers = self.checker.guarded(lambda: both(self.session.ranks, case))
+        finding = Finding(Kind.COMMUNICATION, Kind.COMMUNICATION.value, 0, message)
+        reducer = EngineReducer(self.session.ranks, case, answers, finding, 0.0)
+        counterexample: Counterexample = self.checker.guarded(reducer.counterexample)
+        self._count(counterexample, finding)
+        self.found[counterexample.identity] = Found(counterexample, self.known.get(counterexample.identity))
+
+    def _note(self) -> dict[str, str]:
+        return {
+            "property": self.checker.property_id,
+            "path": OWN,
+            "head": self.facts.title,
+            "backend": self.checker.backend,
+        }

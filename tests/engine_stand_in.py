@@ -1,0 +1,140 @@
+"""A small engine with the interface that the vLLM adapter drives, for its tests: sound, or with one fault.
+
+As an adapter (``--engine=tests.engine_stand_in``) it is sound. It lacks on purpose what some releases lack: added
+vocabulary, logits as input, a dtype of the projection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fixtures.engines import vllm
+from refimpl.engine_case import EngineCase
+from refimpl.engines import EngineFacts
+from refimpl.head import Head
+
+RUN_AGAINST = ("1.0",)
+COLLECTIVES = ()
+GROUP: list[dist.ProcessGroup] = []
+
+
+class ShardIndices:
+    def __init__(self, vocab_size: int, padded: int, rank: int, size: int) -> None:
+        self.num_org_elements_padded = padded // size
+        self.org_vocab_start_index = min(rank * padded // size, vocab_size)
+        self.num_org_elements = min((rank + 1) * padded // size, vocab_size) - self.org_vocab_start_index
+        self.num_org_vocab_padding = self.num_org_elements_padded - self.num_org_elements
+
+
+class ParallelLMHead:
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        padding_size: int = 64,
+    ) -> None:
+        self.tp_size = dist.get_world_size(GROUP[0])
+        padded = -(-num_embeddings // padding_size) * padding_size
+        assert padded % self.tp_size == 0
+        self.shard_indices = ShardIndices(num_embeddings, padded, dist.get_rank(GROUP[0]), self.tp_size)
+        rows = self.shard_indices.num_org_elements_padded
+        self.weight = torch.full((rows, embedding_dim), torch.nan, dtype=params_dtype)
+        self.bias = torch.full((rows,), torch.nan, dtype=params_dtype) if bias else None
+
+
+def _gathered(local: torch.Tensor) -> torch.Tensor:
+    parts = [torch.empty_like(local) for _ in range(dist.get_world_size(GROUP[0]))]
+    dist.all_gather(parts, local.contiguous(), group=GROUP[0])
+    return torch.cat(parts, dim=-1)
+
+
+class LogitsProcessor:
+    """``fault``: what `stand_in` was asked for."""
+
+    fault: str | None = None
+
+    def __init__(
+        self, vocab_size: int, org_vocab_size: int | None = None, scale: float = 1.0, soft_cap: float | None = None
+    ) -> None:
+        self.org_vocab_size = org_vocab_size or vocab_size
+        self.scale = scale
+        self.soft_cap = soft_cap
+
+    def _local(self, lm_head: Any, hidden_states: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        logits = torch.nn.functional.linear(hidden_states, lm_head.weight, bias)
+        if self.soft_cap is not None:
+            logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
+        return logits * self.scale
+
+    def __call__(
+        self, lm_head: Any, hidden_states: torch.Tensor, embedding_bias: Any = None, skip_gather: bool = False
+    ) -> torch.Tensor:
+        local = self._local(lm_head, hidden_states, embedding_bias)
+        return local if skip_gather else _gathered(local)[..., : self.org_vocab_size]
+
+    def get_top_tokens(self, lm_head: Any, hidden_states: torch.Tensor, embedding_bias: Any = None) -> torch.Tensor:
+        if self.scale <= 0:
+            if self.fault == "other words":
+                raise ValueError("something else is wrong")
+            raise ValueError("The reduction is not supported for non-positive logit scaling factors.")
+        if self.fault == "gathers everything":
+            return self(lm_head, hidden_states, embedding_bias).argmax(dim=-1)
+        bias = None if self.fault == "no bias" else embedding_bias
+        logits = self._local(lm_head, hidden_states, bias)
+        padding = lm_head.shard_indices.num_org_vocab_padding
+        if padding:
+            logits[..., -padding:] = -torch.inf
+        values, ids = logits.max(dim=-1)
+        ids = ids + lm_head.shard_indices.org_vocab_start_index
+        pairs = _gathered(torch.stack([values.float(), ids.float()], dim=-1)).view(len(hidden_states), -1, 2)
+        best = pairs[..., 0].argmax(dim=-1, keepdim=True)
+        return pairs[..., 1].gather(-1, best).squeeze(-1).to(torch.int64)
+
+
+class LocalArgmaxMixin:
+    def get_top_tokens(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        top = self.logits_processor.get_top_tokens(self.lm_head, hidden_states)  # type: ignore[attr-defined]
+        return top + self.draft_id_to_target_id[top]  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _nothing(head_dtype: str | None) -> Iterator[None]:
+    assert head_dtype is None
+    yield
+
+
+def stand_in(fault: str | None = None, release: str = "1.0", mixin: Any = LocalArgmaxMixin) -> vllm.Api:
+    """``fault``: None, "other words", "gathers everything" or "no bias"."""
+
+    def open_group(group: dist.ProcessGroup, name: str) -> None:
+        assert name.startswith("argmax-parity-")
+        GROUP[:] = [group]
+
+    processor = type("LogitsProcessor", (LogitsProcessor,), {"fault": fault})
+    return vllm.Api(release, processor, ParallelLMHead, mixin, open_group, _nothing)
+
+
+API = stand_in()
+
+
+def preload() -> None:
+    """Nothing: it is here."""
+
+
+def facts() -> EngineFacts:
+    return vllm.facts_of("stand-in", API, RUN_AGAINST)
+
+
+def open_group(group: dist.ProcessGroup) -> None:
+    vllm.opened(API, group)
+
+
+def head(case: EngineCase, weight: torch.Tensor, bias: torch.Tensor | None) -> Head:
+    return vllm.head_of(API, case, weight, bias)
