@@ -1,7 +1,8 @@
 """Automatic mutation of the shipped local paths: ``python -m tests.mutation [PATH ...] [--list]``.
 
 Each mutant is a path's source with one node of its syntax tree changed. It is run as an adopter's path would be, by the
-properties, on real ranks; whatever makes a run red kills it. Survivors are printed with their changed line; the
+properties, on real ranks; whatever makes a run red kills it, and so does a refusal where the path gives none.
+Survivors are printed with their changed line; the
 explained ones stand in ``tests/mutation_survivors.json``, so that a new one is noticed (exit status 1).
 
 A small tool rather than a mutation framework: those change a package in place and run a test command per mutant, which
@@ -25,13 +26,14 @@ from hypothesis import settings
 from refimpl.loading import SHIPPED_PATHS
 from refimpl.pytest_plugin import PROFILES
 from refimpl.ranks.journal import Journal
-from refimpl.ranks.runtime import Ranks
+from refimpl.ranks.runtime import PathUnusable, Ranks
 from refimpl.session import Session, Unknown
 
 # Before the properties are imported, which take their sizes from the profile of that moment.
 settings.load_profile(next(iter(PROFILES)))
 
 from tests.test_mutants import failures  # noqa: E402
+from tests.test_path_limits import declines, probes  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SURVIVORS = Path(__file__).with_name("mutation_survivors.json")
@@ -141,6 +143,16 @@ def mutants(path: str) -> Iterator[tuple[str, str]]:
                 yield f"{lines[line - 1].strip()}  ->  {ast.unparse(changed)}", text
 
 
+def _is_killed(session: Session, path: str, spec: str, tp_size: int) -> bool:
+    """Whether a run of the properties would be red, or it declines where ``path`` does not, which makes no run red."""
+    try:
+        if any(declines(session.ranks, spec, call) is not declined for call, declined in probes(path).values()):
+            return True
+        return next(failures(session, spec, tp_size), None) is not None
+    except (Unknown, AssertionError, PathUnusable):
+        return True
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", default=SHIPPED_PATHS, metavar="PATH")
@@ -163,13 +175,7 @@ def main() -> int:
                     continue
                 file = Path(folder) / f"{path}_{number}.py"
                 file.write_text(source)
-                try:
-                    found = next(failures(session, f"{file}:{path}", options.tp), None)
-                    if found is None and not session.tally(f"{file}:{path}", options.tp).rows.rows:
-                        found = ("it refused every case: such a run is red", None)
-                except Unknown as reason:
-                    found = ("it could not be run", reason)
-                if found is not None:
+                if _is_killed(session, path, f"{file}:{path}", options.tp):
                     killed += 1
                     continue
                 survived += 1
