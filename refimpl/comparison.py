@@ -128,14 +128,17 @@ class Verdict:
         return "holds" if not self.refused else "holds where it does not refuse"
 
 
-def run_properties(path: str, tp_size: int, profile: str, report: Path) -> None:
+def run_properties(path: str, tp_size: int, profile: str, report: Path, select: str | None = None) -> None:
     """The properties on one path at one tp_size, as a user runs them; ``report`` is the JUnit file to write."""
     command = [sys.executable, "-m", "pytest", "properties/", f"--path={path}", f"--tp={tp_size}", "-q"]
     command += [f"--hypothesis-profile={profile}", f"--junitxml={report}"]
+    command += ["-k", select] if select else []
     subprocess.run(command, cwd=PAGE.parents[1], stdout=subprocess.DEVNULL, check=False)
 
 
-def verdicts(paths: tuple[str, ...], tp_sizes: tuple[int, ...], profile: str, runs: Path) -> list[list[str]]:
+def verdicts(
+    paths: tuple[str, ...], tp_sizes: tuple[int, ...], profile: str, runs: Path, select: str | None = None
+) -> list[list[str]]:
     rows = []
     for path in paths:
         verdict = Verdict()
@@ -143,11 +146,12 @@ def verdicts(paths: tuple[str, ...], tp_sizes: tuple[int, ...], profile: str, ru
             report = runs / f"{path}-tp{tp_size}.xml"
             if not report.exists():
                 print(f"running the properties on {path} at tp {tp_size}", file=sys.stderr)
-                run_properties(path, tp_size, profile, report)
+                run_properties(path, tp_size, profile, report, select)
             verdict.add(report, tp_size)
         sizes = ", ".join(map(str, verdict.tp_sizes))
         counts = [str(n) for n in (verdict.held, verdict.expected, verdict.refused, verdict.not_run)]
-        rows.append([f"`{path}`", verdict.words, f"{profile}, tp {sizes}", *counts, f"{verdict.seconds:.0f}"])
+        run = f"{profile}, tp {sizes}" + (f", {select}" if select else "")
+        rows.append([f"`{path}`", verdict.words, run, *counts, f"{verdict.seconds:.0f}"])
     return rows
 
 
@@ -181,6 +185,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, metavar="DIR", help="JUnit files PATH-tpN.xml; those it lacks are made")
     parser.add_argument("--hypothesis-profile", default="ci", choices=("dev", "ci", "nightly"))
     parser.add_argument("--tp", default="2,3,4", help="tp sizes of the verdict's runs (default: 2,3,4)")
+    parser.add_argument("--paths", default="peers", help="whose verdicts: peers (default), own, or names, by commas")
+    parser.add_argument(
+        "--select", metavar="EXPRESSION", help="pytest's -k: only these properties; stands in the table"
+    )
     parser.add_argument("--no-verdicts", action="store_true", help="leave the verdicts as they stand; takes seconds")
     options = parser.parse_args(argv)
     page = PAGE.read_text()
@@ -192,7 +200,8 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             runs = options.runs or Path(folder)
             runs.mkdir(parents=True, exist_ok=True)
-            rows = verdicts(PATHS[1:], sizes, options.hypothesis_profile, runs.absolute())
+            paths = loading.expand(options.paths.split(","))
+            rows = verdicts(paths, sizes, options.hypothesis_profile, runs.absolute(), options.select)
         page = replace_block(page, "verdicts", markdown(VERDICT_COLUMNS, rows))
     PAGE.write_text(page)
     return 0
