@@ -130,24 +130,40 @@ class Verdict:
 
 def run_properties(path: str, tp_size: int, profile: str, report: Path, select: str | None = None) -> None:
     """The properties on one path at one tp_size, as a user runs them; ``report`` is the JUnit file to write."""
+    partial = report.with_suffix(".partial")  # a run that is interrupted writes its report as well
     command = [sys.executable, "-m", "pytest", "properties/", f"--path={path}", f"--tp={tp_size}", "-q"]
-    command += [f"--hypothesis-profile={profile}", f"--junitxml={report}"]
+    command += [f"--hypothesis-profile={profile}", f"--junitxml={partial}"]
     command += ["-k", select] if select else []
-    subprocess.run(command, cwd=PAGE.parents[1], stdout=subprocess.DEVNULL, check=False)
+    status = subprocess.run(command, cwd=PAGE.parents[1], stdout=subprocess.DEVNULL, check=False).returncode
+    if status not in (0, 1):
+        raise SystemExit(f"{' '.join(command[1:])} ended with status {status}; no verdict was written")
+    partial.rename(report)
 
 
 def verdicts(
-    paths: tuple[str, ...], tp_sizes: tuple[int, ...], profile: str, runs: Path, select: str | None = None
+    paths: tuple[str, ...],
+    tp_sizes: tuple[int, ...],
+    profile: str,
+    runs: Path,
+    select: str | None = None,
+    *,
+    reuse_only: bool = False,
 ) -> list[list[str]]:
+    """One row a path. Runs that have no report in ``runs`` are made, or left out if ``reuse_only``."""
     rows = []
     for path in paths:
         verdict = Verdict()
         for tp_size in tp_sizes:
             report = runs / f"{path}-tp{tp_size}.xml"
+            if not report.exists() and reuse_only:
+                continue
             if not report.exists():
                 print(f"running the properties on {path} at tp {tp_size}", file=sys.stderr)
                 run_properties(path, tp_size, profile, report, select)
             verdict.add(report, tp_size)
+        if not verdict.tp_sizes:
+            rows.append([f"`{path}`", "not run yet", *["-"] * (len(VERDICT_COLUMNS) - 2)])
+            continue
         sizes = ", ".join(map(str, verdict.tp_sizes))
         counts = [str(n) for n in (verdict.held, verdict.expected, verdict.refused, verdict.not_run)]
         run = f"{profile}, tp {sizes}" + (f", {select}" if select else "")
@@ -189,6 +205,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--select", metavar="EXPRESSION", help="pytest's -k: only these properties; stands in the table"
     )
+    parser.add_argument(
+        "--reuse-only", action="store_true", help="make no runs; a path without any is said to have none"
+    )
     parser.add_argument("--no-verdicts", action="store_true", help="leave the verdicts as they stand; takes seconds")
     options = parser.parse_args(argv)
     page = PAGE.read_text()
@@ -201,7 +220,9 @@ def main(argv: list[str] | None = None) -> int:
             runs = options.runs or Path(folder)
             runs.mkdir(parents=True, exist_ok=True)
             paths = loading.expand(options.paths.split(","))
-            rows = verdicts(paths, sizes, options.hypothesis_profile, runs.absolute(), options.select)
+            rows = verdicts(
+                paths, sizes, options.hypothesis_profile, runs.absolute(), options.select, reuse_only=options.reuse_only
+            )
         page = replace_block(page, "verdicts", markdown(VERDICT_COLUMNS, rows))
     PAGE.write_text(page)
     return 0
