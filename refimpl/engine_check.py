@@ -34,8 +34,27 @@ class Found:
     """One distinct divergence, and on how many cases it was met."""
 
     counterexample: Counterexample
-    reason: str | None  # why it is no news, from the adopter's file
-    met: int = 1
+    met: int = 0
+    rows: int = 0
+
+    @property
+    def needs(self) -> tuple[str, frozenset[str]]:
+        """What was observed, and what outside the supported use it takes."""
+        return _parts(self.counterexample.identity)
+
+    def count(self, finding: Finding) -> None:
+        self.met += 1
+        self.rows += max(1, len(finding.rows))
+
+
+def _parts(identity: str) -> tuple[str, frozenset[str]]:
+    observed, _, needs = identity.rpartition("/")
+    return observed, frozenset(needs.split("+"))
+
+
+def _within(one: tuple[str, frozenset[str]], other: tuple[str, frozenset[str]]) -> bool:
+    """Whether the same was observed and takes no more than the other."""
+    return one[0] == other[0] and one[1] <= other[1]
 
 
 @dataclass
@@ -96,8 +115,7 @@ class EngineChecker:
             assert isinstance(origin, EngineCase)
             same = found.counterexample.finding.identity == finding.identity
             if same and origin.departures and set(origin.departures) <= set(case.departures):
-                found.met += 1
-                self._count(found.counterexample, finding)
+                found.count(finding)
                 return
         # Memory that one input has spoilt shows in the next: what counts is what fresh ranks do.
         self.session.ranks.retire()
@@ -108,34 +126,42 @@ class EngineChecker:
             return
         reducer = EngineReducer(self.session.ranks, case, answers, again[0], self.session.reduce_seconds)
         counterexample: Counterexample = self.checker.guarded(reducer.counterexample)
-        identity = counterexample.identity
-        if identity in self.found:
-            self.found[identity].met += 1
-        else:
-            self.found[identity] = Found(counterexample, self.known.get(identity))
-        self._count(counterexample, finding)
-
-    def _count(self, counterexample: Counterexample, finding: Finding) -> None:
-        reason = self.known.get(counterexample.identity)
-        if reason is None:
-            self.tally.failed[counterexample.identity] += 1
-        else:
-            self.tally.known[counterexample.identity, reason] += max(1, len(finding.rows))
+        self.found.setdefault(counterexample.identity, Found(counterexample)).count(finding)
 
     # -- all of them ---------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
         """Raise what is new; where all of it is known, the test ends as an expected failure."""
-        for identity in sorted(set(self.known) - set(self.found)):
+        distinct = [
+            found
+            for found in self.found.values()
+            if not any(_within(other.needs, found.needs) for other in self.found.values() if other is not found)
+        ]
+        news, seen = [], set()
+        for found in distinct:
+            line = self._known_line(found)
+            if line is None:
+                news.append(found.counterexample)
+                self.tally.failed[found.counterexample.identity] += found.met
+            else:
+                seen.add(line)
+                self.tally.known[line, self.known[line]] += found.rows
+                self.witnesses.append((found.counterexample, self.known[line]))
+        for identity in sorted(set(self.known) - seen):
             self.session.note(
                 f"known divergence no longer fails, take it off the list: {self.checker.property_id} {identity}"
             )
-        news = [found.counterexample for found in self.found.values() if found.reason is None]
         if news:
             raise FAILURES[news[0].kind](news[0], tuple(news[1:]))
-        if self.found:
-            self.witnesses += [(found.counterexample, str(found.reason)) for found in self.found.values()]
-            pytest.xfail("known: " + ", ".join(f"{name} ({found.met} cases)" for name, found in self.found.items()))
+        if distinct:
+            names = ", ".join(f"{found.counterexample.identity} ({found.met} cases)" for found in distinct)
+            pytest.xfail(f"known: {names}")
+
+    def _known_line(self, found: Found) -> str | None:
+        """The line of the adopter's file: of this very divergence, or of one that takes a part of what it takes."""
+        if found.counterexample.identity in self.known:
+            return found.counterexample.identity
+        return next((line for line in self.known if _within(_parts(line), found.needs)), None)
 
     # -- traffic -------------------------------------------------------------------------------------------------
 
@@ -160,8 +186,7 @@ class EngineChecker:
         finding = Finding(Kind.COMMUNICATION, Kind.COMMUNICATION.value, 0, message)
         reducer = EngineReducer(self.session.ranks, case, answers, finding, 0.0)
         counterexample: Counterexample = self.checker.guarded(reducer.counterexample)
-        self._count(counterexample, finding)
-        self.found[counterexample.identity] = Found(counterexample, self.known.get(counterexample.identity))
+        self.found.setdefault(counterexample.identity, Found(counterexample)).count(finding)
 
     def _note(self) -> dict[str, str]:
         return {

@@ -7,6 +7,8 @@ vocabulary, logits as input, a dtype of the projection.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +86,8 @@ class LogitsProcessor:
             if self.fault == "other words":
                 raise ValueError("something else is wrong")
             raise ValueError("The reduction is not supported for non-positive logit scaling factors.")
+        if self.fault == "dies on an empty batch" and not len(hidden_states):
+            os.kill(os.getpid(), signal.SIGFPE)
         if self.fault == "gathers everything":
             return self(lm_head, hidden_states, embedding_bias).argmax(dim=-1)
         bias = None if self.fault == "no bias" else embedding_bias
@@ -111,7 +115,7 @@ def _nothing(head_dtype: str | None) -> Iterator[None]:
 
 
 def stand_in(fault: str | None = None, release: str = "1.0", mixin: Any = LocalArgmaxMixin) -> vllm.Api:
-    """``fault``: None, "other words", "gathers everything" or "no bias"."""
+    """``fault``: None, "other words", "gathers everything", "no bias" or "dies on an empty batch"."""
 
     def open_group(group: dist.ProcessGroup, name: str) -> None:
         assert name.startswith("argmax-parity-")

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from fixtures.engines import vllm
 from refimpl import bits, engines
 from refimpl.case import CaseError
 from refimpl.engine_case import EngineCase, EngineOptions, is_engine_case
-from refimpl.engine_check import EngineChecker
+from refimpl.engine_check import EngineChecker, Found
 from refimpl.ranks.engine_runtime import ask, both, engine_facts
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
@@ -262,7 +264,7 @@ def test_files_keep_a_case_exactly(tmp_path: Path) -> None:
 
 
 def _checker(ranks: Ranks, folder: Path, known: dict[str, str]) -> EngineChecker:
-    session = Session(ranks, Journal(folder, "test"))
+    session = Session(ranks, Journal(folder / str(len(list(folder.iterdir()))), "test"))
     return EngineChecker(Checker(session, "own", 2, "a test"), session, engine_stand_in.facts(), SOUND, known)
 
 
@@ -287,6 +289,23 @@ def test_each_divergence_is_cut_down_once_and_all_of_them_raised(ranks: Ranks, t
     assert [c.identity for c in raised.value.counterexamples] == ["wrong-tie/table-order", "nan-rule/table-order"]
 
 
+def test_an_input_that_kills_the_engine_is_reported_and_the_rest_goes_on(ranks: Ranks, tmp_path: Path) -> None:
+    faulty = _faulty(ranks, tmp_path, "dies on an empty batch")
+    check = _checker(ranks, tmp_path, {})
+    wide = _case(_ROWS, engine=faulty, scale=0.5, padding_size=64)
+    check.explore(wide.changed(hidden_states=wide.hidden_states[:0]))
+    (found,) = check.found.values()
+    small = found.counterexample.origin
+    assert found.counterexample.identity == "died:SIGFPE/empty-batch"
+    assert isinstance(small, EngineCase) and small.options == EngineOptions(vocab_size=1, padding_size=2)
+    assert check.explore(wide).holds
+    assert check.tally.hidden.rows == 2
+
+
+def _found(identity: str) -> Found:
+    return Found(cast(Any, SimpleNamespace(identity=identity)))
+
+
 def test_what_is_known_is_no_failure_and_what_is_gone_is_said(ranks: Ranks, tmp_path: Path) -> None:
     check = _checker(ranks, tmp_path, {"wrong-tie/table-order": "two rules", "died:SIGFPE/empty-batch": "long ago"})
     check.explore(_inverted([[0.0, 0.0]]))
@@ -295,6 +314,10 @@ def test_what_is_known_is_no_failure_and_what_is_gone_is_said(ranks: Ranks, tmp_
     assert check.tally.known == {("wrong-tie/table-order", "two rules"): 1}
     assert [reason for _, reason in check.witnesses] == ["two rules"]
     assert any("no longer fails" in note and "SIGFPE" in note for note in check.session.notes)
+    again = _checker(ranks, tmp_path, {"wrong-tie/table-order": "two rules"})
+    assert again._known_line(_found("wrong-tie/table-order+added-vocabulary")) == "wrong-tie/table-order"
+    assert again._known_line(_found("wrong-tie/added-vocabulary")) is None
+    assert again._known_line(_found("wrong-maximum/table-order")) is None
     news = _checker(ranks, tmp_path, {"wrong-tie/table-order": "two rules"})
     news.explore(_inverted([[0.0, 0.0]]))
     news.explore(_inverted([[float("nan"), float("nan")]]))
