@@ -70,6 +70,7 @@ class EngineChecker:
     name: str
     known: dict[str, str] = field(default_factory=dict)
     found: dict[str, Found] = field(default_factory=dict)
+    explored: int = 0
     witnesses: list[tuple[Counterexample, str]] = field(default_factory=list)
 
     @property
@@ -84,6 +85,7 @@ class EngineChecker:
 
     def explore(self, case: EngineCase) -> Judgement:
         """Raises `Unknown` where the ranks could not be asked."""
+        self.explored += 1
         self.session.journal.begin(case, self._note())
         limit = min(_LOOKING_SECONDS, self.session.ranks.limit)
         answers: BothAnswers = self.checker.guarded(lambda: both(self.session.ranks, case, limit=limit))
@@ -149,7 +151,8 @@ class EngineChecker:
                 self.witnesses.append((found.counterexample, self.known[line]))
         for identity in sorted(set(self.known) - seen):
             self.session.note(
-                f"known divergence no longer fails, take it off the list: {self.checker.property_id} {identity}"
+                f"known divergence not seen in {self.explored} cases, take it off the list if a longer run does not see "
+                f"it either: {self.checker.property_id} {identity}"
             )
         if news:
             raise FAILURES[news[0].kind](news[0], tuple(news[1:]))
