@@ -151,8 +151,8 @@ class EngineChecker:
                 self.witnesses.append((found.counterexample, self.known[line]))
         for identity in sorted(set(self.known) - seen):
             self.session.note(
-                f"known divergence not seen in {self.explored} cases, take it off the list if a longer run does not see "
-                f"it either: {self.checker.property_id} {identity}"
+                f"known divergence not seen in {self.explored} cases, take it off the list if a longer run does not "
+                f"see it either: {self.checker.property_id} {identity}"
             )
         if news:
             raise FAILURES[news[0].kind](news[0], tuple(news[1:]))
