@@ -21,6 +21,9 @@ from refimpl import bits
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/case/1"
+# What a file may ask of a machine before anything is allocated or started; a real case is far below both.
+_MOST_CELLS = 1 << 31
+_MOST_RANKS = 64
 _SAFETENSORS_DTYPES = {"uint32": "U32", "uint16": "U16", "int64": "I64"}
 
 
@@ -119,6 +122,9 @@ class Case:
             raise CaseError("a case needs at least one call")
         if len({call.layout.tp_size for call in self.calls}) != 1:
             raise CaseError("all calls of a case need the same tp_size")
+        if not 0 <= self.bystanders <= _MOST_RANKS or self.tp_size > _MOST_RANKS:
+            ranks = f"{self.tp_size} ranks beside {self.bystanders} bystanders"
+            raise CaseError(f"it asks for {ranks}; each may be {_MOST_RANKS} at most")
 
     @property
     def tp_size(self) -> int:
@@ -216,6 +222,8 @@ class Case:
     @classmethod
     def load(cls, path: Path) -> tuple[Case, dict[str, Any]]:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
+        if path.is_dir():
+            raise CaseError(f"{path}: it is a folder; name a case file in it")
         try:
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
@@ -257,7 +265,14 @@ def _read_head(entry: dict[str, Any]) -> tuple[Layout, str, tuple[int, ...], tup
         raise CaseError(f"dtype {dtype!r} is none of {', '.join(bits.DTYPES)}")
     layout = Layout(tuple((int(start), int(end)) for start, end in entry["bounds"]), int(entry["padded_size"]))
     padding = tuple(bits.parse(word, dtype) for word in entry["padding"])
-    return layout, dtype, padding, (int(entry["batch"]), layout.vocab_size)
+    batch = int(entry["batch"])
+    cells = batch * layout.padded_size * layout.tp_size
+    if cells > _MOST_CELLS:
+        raise CaseError(
+            f"a batch of {batch} at padded_size {layout.padded_size} on {layout.tp_size} ranks is {cells} logits, "
+            f"more than the {_MOST_CELLS} that a case may have"
+        )
+    return layout, dtype, padding, (batch, layout.vocab_size)
 
 
 def json_value(pattern: int, dtype: str) -> float | str:

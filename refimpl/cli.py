@@ -11,6 +11,17 @@ from refimpl import __version__
 USAGE_ERROR = 4
 
 
+def _limit(text: str) -> float:
+    """Seconds that a case may take on the ranks. Raises argparse.ArgumentTypeError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.05 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text}: give seconds from 0.05 to 86400, such as --rank-timeout=30")
+    return seconds
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="argmax-parity", description=__doc__)
     parser.add_argument("--version", action="version", version=f"argmax-parity {__version__}")
@@ -20,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     replay.add_argument("case", type=Path, metavar="CASE.json", help="a case file as a report names it")
     replay.add_argument("--path", help="another path than the recorded one")
     replay.add_argument("--backend", choices=("auto", "nccl", "gloo"), help="another backend than the recorded one")
-    replay.add_argument("--rank-timeout", type=float, default=10.0, metavar="SECONDS")
+    replay.add_argument("--rank-timeout", type=_limit, default=10.0, metavar="SECONDS")
 
     sort = commands.add_parser(
         "sort-table",

@@ -13,6 +13,7 @@ from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
 from refimpl.replay import COULD_NOT_RUN, FIXED, STILL_FAILS
 from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.judge import describe
+from refimpl.verdict.kinds import Kind
 
 _REPEATS = 4
 
@@ -24,6 +25,9 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
         heads.spelled(case.head.name)
     except (CaseError, heads.HeadError) as error:
         return _could_not(f"{file}: {error}")
+    if note.get("kind") == Kind.BAD_TABLE.value:
+        command = f"pytest properties/test_head_table.py properties/test_head_layout.py --head={case.head.name}"
+        return _could_not(f"{file}: it is about a head's table, which is no matter of rows; run {command}")
     path = path or note.get("path")
     wrong = None if path == OWN else "it names no path; give one with --path" if not path else loading.check_form(path)
     if wrong:

@@ -475,8 +475,9 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "check" in metafunc.fixturenames:
         run = metafunc.config.stash.get(_RUN, None)
-        paths = run.paths if run else loading.SHIPPED_PATHS
-        sizes = run.tp_sizes if run else (2,)
+        # Without a run ids are only listed: those that a run with these options would have.
+        paths = run.paths if run else metafunc.config.getoption("--path") or loading.SHIPPED_PATHS
+        sizes = run.tp_sizes if run else _parse_tp(metafunc.config.getoption("--tp"), Launch.from_environment())
         targets = [CheckTarget(path, size) for path in paths for size in sizes]
         metafunc.parametrize("check", targets, ids=str, indirect=True)
     if "check_head" in metafunc.fixturenames:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from refimpl import engines, loading
 from refimpl.case import Case, CaseError
@@ -41,6 +42,9 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     wrong = loading.check_form(path)
     if wrong:
         return _could_not(f"{file}: {wrong}")
+    wrong = _unknown_words(note)
+    if wrong:
+        return _could_not(f"{file}: {wrong}")
     tie_rule = note.get("tie_rule") or "target_id"
     if tie_rule not in ("target_id", "draft_id"):
         return _could_not(f"{file}: tie_rule is {tie_rule!r}, it must be target_id or draft_id")
@@ -71,6 +75,16 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
         return _could_not(f"{file}: the path refuses the case: {verdict.refused}")
     print(f"fixed: {path} on tp {case.tp_size} gives the reference's tokens, {_REPEATS} times")
     return FIXED
+
+
+def _unknown_words(note: dict[str, Any]) -> str | None:
+    """What a file says that no report of this release does."""
+    kinds = [kind.value for kind in Kind]
+    if note.get("kind") is not None and note["kind"] not in kinds:
+        return f"kind is {note['kind']!r}, which is no published failure kind"
+    if note.get("backend") is not None and note["backend"] not in ("auto", "nccl", "gloo"):
+        return f"backend is {note['backend']!r}, it must be auto, nccl or gloo"
+    return None
 
 
 def _replay_engine(file: Path, backend: str | None, limit: float) -> int:

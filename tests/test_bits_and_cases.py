@@ -109,6 +109,11 @@ BROKEN = {
     "no calls": '{"format": "argmax-parity/case/1", "calls": []}',
     "a value that is no bfloat16": json.dumps(a_case("bfloat16").to_json()).replace("256.0", "257.0"),
     "bounds with a gap": json.dumps(a_case("bfloat16").to_json()).replace("[0, 3]", "[0, 2]"),
+    "more logits than any machine holds": json.dumps({**a_case("bfloat16").to_json()}).replace(
+        '"padded_size": 4', '"padded_size": 100000000000'
+    ),
+    "more bystanders than ranks can be": json.dumps({**a_case("bfloat16").to_json(), "bystanders": 10**6}),
+    "bystanders below none": json.dumps({**a_case("bfloat16").to_json(), "bystanders": -1}),
     "an unknown dtype": json.dumps(a_case("bfloat16").to_json()).replace("bfloat16", "float8"),
 }
 

@@ -186,10 +186,23 @@ def test_replay_says_fixed_still_fails_or_could_not_run(tmp_path: Path) -> None:
     assert fixed.returncode == 0 and fixed.stdout.startswith("fixed")
     broken = tmp_path / "case.json"
     broken.write_text(file.read_text()[:-30])
-    for arguments in ([str(broken)], [str(tmp_path / "missing.json")], [str(file), "--path=no.such:path"], []):
+    odd = tmp_path / "odd.json"
+    odd.write_text(file.read_text().replace('"backend": "gloo"', '"backend": "mpi"'))
+    unknown = tmp_path / "unknown.json"
+    unknown.write_text(file.read_text().replace('"kind": "wrong-tie"', '"kind": "bogus"'))
+    wrong = [[str(tmp_path / "missing.json")], [str(file), "--path=no.such:path"], [], [str(tmp_path)], [str(odd)]]
+    wrong += [[str(file), f"--rank-timeout={seconds}"] for seconds in ("0", "-1", "nan", "soon")]
+    for arguments in [[str(broken)], [str(unknown)], *wrong]:
         result = run(*replay, *arguments)
         assert result.returncode == 4 and "Traceback" not in result.stderr
     assert "could not run" in run(*replay, str(broken)).stderr
+
+
+def test_ids_are_listed_for_the_paths_and_sizes_asked_for() -> None:
+    listed = pytest_run(QUICK, "--collect-only", "-q", "--path=some.module:mine", "--tp=2,3")
+    ids = [line for line in listed.stdout.splitlines() if "::" in line]
+    assert listed.returncode == 0 and ids
+    assert {name.rpartition("[")[2] for name in ids} == {"some.module:mine-tp2]", "some.module:mine-tp3]"}
 
 
 def test_two_agents_on_one_machine_green_and_red() -> None:

@@ -286,6 +286,9 @@ USER_HEADS = """
     raises = Raises(source={"all": "made up"}, vocab_size=301, hidden_size=16)
 
 
+    forgotten = Head(source={"all": "made up"}, vocab_size=901, draft_vocab_size=301, hidden_size=16)
+
+
     def negative():
         return head.changed(logit_scale=-1.0)
 """
@@ -319,6 +322,7 @@ def test_names_that_are_no_heads(session: Session, user_heads: Path) -> None:
         f"{user_heads}:number": "is a int; a head is a refimpl.head.Head",
         f"{user_heads}:negative": "is a function; a head is a refimpl.head.Head",
         f"{user_heads}:other": "has no attribute 'other'",
+        f"{user_heads}:forgotten": "draft_vocab_size 301 is less than vocab_size 901, and d2t.. gives no table",
     }
     for name, said in wrong.items():
         with pytest.raises(heads.HeadError, match=said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from refimpl import bits
 from refimpl.case import Call, Case
 from refimpl.engine_case import EngineCase
+from refimpl.head_case import HeadCase
 from refimpl.oracle import tied_set
 from refimpl.ranks.outcome import Died, RankOutcome, Stuck
 from refimpl.verdict.judge import expected
@@ -97,12 +99,12 @@ def to_document(counterexample: Counterexample, *, property_id: str, path: str, 
 def write_case(counterexample: Counterexample, folder: Path, *, property_id: str, path: str, backend: str) -> Path:
     """Write ``<kind>-<digest>.json``, or ``.safetensors`` for a case too big to read, and return where.
 
-    Raises OSError.
+    The digest is that of all a replay goes by: two paths that fail on one case have a file each. Raises OSError.
     """
     note = _note(counterexample, property_id, path, backend)
     origin = counterexample.origin
+    name = f"{counterexample.kind.value}-{_digest(counterexample, path)}"
     if origin is not None:  # the hidden states decide; the logits that the ranks make of them need not be kept
-        name = f"{counterexample.kind.value}-{origin.digest}"
         size, kept_as = origin.hidden_states.size, "head_case"
         if isinstance(origin, EngineCase):
             size, kept_as = size + origin.weight.size, "engine_case"
@@ -113,7 +115,6 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
         file = folder / f"{name}.json"
         file.write_text(json.dumps({**note, kept_as: origin.to_json()}, indent=1, allow_nan=False) + "\n")
         return file
-    name = f"{counterexample.kind.value}-{counterexample.case.digest}"
     if sum(call.logits.size for call in counterexample.case.calls) > _JSON_VALUES:
         file = folder / f"{name}.safetensors"
         file.write_bytes(counterexample.case.to_bytes(_note(counterexample, property_id, path, backend)))
@@ -122,6 +123,14 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
     document = to_document(counterexample, property_id=property_id, path=path, backend=backend)
     file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     return file
+
+
+def _digest(counterexample: Counterexample, path: str) -> str:
+    origin = counterexample.origin
+    parts = [(origin or counterexample.case).digest, path, counterexample.identity, counterexample.tie_rule]
+    if isinstance(origin, HeadCase):
+        parts.append(origin.head.name)
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 
 def _note(counterexample: Counterexample, property_id: str, path: str, backend: str) -> dict[str, str]:
