@@ -23,7 +23,7 @@ from refimpl.vocab.layouts import Layout
 FORMAT = "argmax-parity/case/1"
 # What a file may ask of a machine before anything is allocated or started; a real case is far below both.
 _MOST_CELLS = 1 << 31
-_MOST_RANKS = 64
+MOST_RANKS = 64
 _SAFETENSORS_DTYPES = {"uint32": "U32", "uint16": "U16", "int64": "I64"}
 
 
@@ -122,9 +122,9 @@ class Case:
             raise CaseError("a case needs at least one call")
         if len({call.layout.tp_size for call in self.calls}) != 1:
             raise CaseError("all calls of a case need the same tp_size")
-        if not 0 <= self.bystanders <= _MOST_RANKS or self.tp_size > _MOST_RANKS:
+        if not 0 <= self.bystanders <= MOST_RANKS or self.tp_size > MOST_RANKS:
             ranks = f"{self.tp_size} ranks beside {self.bystanders} bystanders"
-            raise CaseError(f"it asks for {ranks}; each may be {_MOST_RANKS} at most")
+            raise CaseError(f"it asks for {ranks}; each may be {MOST_RANKS} at most")
 
     @property
     def tp_size(self) -> int:

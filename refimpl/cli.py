@@ -7,19 +7,9 @@ import sys
 from pathlib import Path
 
 from refimpl import __version__
+from refimpl.ranks import limits
 
 USAGE_ERROR = 4
-
-
-def _limit(text: str) -> float:
-    """Seconds that a case may take on the ranks. Raises argparse.ArgumentTypeError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.05 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text}: give seconds from 0.05 to 86400, such as --rank-timeout=30")
-    return seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     replay.add_argument("case", type=Path, metavar="CASE.json", help="a case file as a report names it")
     replay.add_argument("--path", help="another path than the recorded one")
     replay.add_argument("--backend", choices=("auto", "nccl", "gloo"), help="another backend than the recorded one")
-    replay.add_argument("--rank-timeout", type=_limit, default=10.0, metavar="SECONDS")
+    replay.add_argument("--rank-timeout", default="10", metavar="SECONDS")
 
     sort = commands.add_parser(
         "sort-table",
@@ -68,9 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
 
         wanted = Wanted(options.checkpoint, options.target_checkpoint, options.path, options.head)
         return verify(options.certificate, options.key, wanted, options.accept_conditions)
-    from refimpl.replay import replay_case
+    from refimpl.replay import could_not, replay_case
 
-    return replay_case(options.case, path=options.path, backend=options.backend, limit=options.rank_timeout)
+    try:
+        limit = limits.seconds(options.rank_timeout)
+    except ValueError as error:
+        return could_not(str(error))
+    return replay_case(options.case, path=options.path, backend=options.backend, limit=limit)
 
 
 if __name__ == "__main__":

@@ -322,14 +322,18 @@ class Head:
     def full_tokens(
         self, hidden_states: torch.Tensor, group: dist.ProcessGroup, spec_step_idx: int = 0
     ) -> torch.Tensor:
-        """int64 ``(batch,)``: the engine's full gather. Override together with `local_tokens`."""
-        raise NotImplementedError
+        """int64 ``(batch,)``: the engine's full gather. Override together with `local_tokens`. Raises HeadError."""
+        raise HeadError(self._leaves_it_to_a_path)
 
     def local_tokens(
         self, hidden_states: torch.Tensor, group: dist.ProcessGroup, spec_step_idx: int = 0
     ) -> torch.Tensor:
-        """int64 ``(batch,)``: the engine's local reduction."""
-        raise NotImplementedError
+        """int64 ``(batch,)``: the engine's local reduction. Raises HeadError."""
+        raise HeadError(self._leaves_it_to_a_path)
+
+    @property
+    def _leaves_it_to_a_path(self) -> str:
+        return f"head {self.name or '(no name)'} gives logits only; their argmax is a path's: ask local_logits"
 
     def shard(self, group: dist.ProcessGroup) -> VocabShard:
         """The calling rank's slice of this head's own layout."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from refimpl import heads, loading
@@ -10,9 +9,8 @@ from refimpl.case import CaseError
 from refimpl.head_case import HeadCase
 from refimpl.ranks.head_runtime import OWN, HeadRanks, facts_of
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
-from refimpl.replay import COULD_NOT_RUN, FIXED, STILL_FAILS
+from refimpl.replay import FIXED, could_not, still_fails
 from refimpl.verdict.head_judge import judge_head
-from refimpl.verdict.judge import describe
 from refimpl.verdict.kinds import Kind
 
 _REPEATS = 4
@@ -24,14 +22,14 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
         case, note = HeadCase.load(file)
         heads.spelled(case.head.name)
     except (CaseError, heads.HeadError) as error:
-        return _could_not(f"{file}: {error}")
+        return could_not(f"{file}: {error}")
     if note.get("kind") == Kind.BAD_TABLE.value:
         command = f"pytest properties/test_head_table.py properties/test_head_layout.py --head={case.head.name}"
-        return _could_not(f"{file}: it is about a head's table, which is no matter of rows; run {command}")
+        return could_not(f"{file}: it is about a head's table, which is no matter of rows; run {command}")
     path = path or note.get("path")
     wrong = None if path == OWN else "it names no path; give one with --path" if not path else loading.check_form(path)
     if wrong:
-        return _could_not(f"{file}: {wrong}")
+        return could_not(f"{file}: {wrong}")
     assert isinstance(path, str)
     name = f"head {case.head.name} with {path} on tp {case.tp_size}"
     try:
@@ -40,10 +38,10 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
             if facts.input_size != case.hidden_states.shape[1] or facts.dtype != case.dtype:
                 size = case.hidden_states.shape[1]
                 words = f"hidden states of {size} {case.dtype} values, the head takes {facts.input_size} {facts.dtype}"
-                return _could_not(f"{file}: it holds {words}")
+                return could_not(f"{file}: it holds {words}")
             if facts.own_tokens != (path == OWN):
                 words = "answers for itself: leave --path out" if facts.own_tokens else "needs a path: give --path"
-                return _could_not(f"{file}: head {facts.name} {words}")
+                return could_not(f"{file}: head {facts.name} {words}")
             asked = HeadRanks(ranks, path, facts, case.tp_size)
             run = asked.run(case)
             for _ in range(_REPEATS - 1):  # what depends on chance rarely shows at once
@@ -53,19 +51,10 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
                 run = asked.run(case)
             judgement = judge_head(case, run, facts.d2t)
     except (RanksUnavailable, PathUnusable, heads.HeadError, ValueError, OSError) as error:
-        return _could_not(f"{file}: {error}")
+        return could_not(f"{file}: {error}")
     if judgement.findings:
-        print(f"still fails: {name}")
-        for finding in judgement.findings:
-            print(f"  {finding.message.splitlines()[0]}")
-        print("\n".join("  " + line for line in describe(run).splitlines()))
-        return STILL_FAILS
+        return still_fails(name, judgement.findings, run)
     if judgement.refused is not None:
-        return _could_not(f"{file}: the case is refused: {judgement.refused}")
+        return could_not(f"{file}: the case is refused: {judgement.refused}")
     print(f"fixed: {name} gives the full gather's tokens, {_REPEATS} times")
     return FIXED
-
-
-def _could_not(reason: str) -> int:
-    print(f"could not run: {reason}", file=sys.stderr)
-    return COULD_NOT_RUN

@@ -20,9 +20,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from refimpl import __version__, bits, certifying, engines, head_summary, heads, loading, summary
-from refimpl.case import Call, Case
+from refimpl.case import MOST_RANKS, Call, Case
 from refimpl.head_case import HeadRef
 from refimpl.option_guard import is_for_this_project
+from refimpl.ranks import limits
 from refimpl.ranks.engine_runtime import engine_facts
 from refimpl.ranks.head_runtime import OWN, HeadFacts, facts_of
 from refimpl.ranks.journal import Journal
@@ -51,7 +52,6 @@ KNOWN_IDENTITIES = pytest.StashKey[dict[str, dict[str, str]]]()
 SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
-_MAX_TP_SIZE = 64
 _FIRST_WORD_SECONDS = 15.0
 
 # No shrink phase: failing cases are cut down by the suite's own reducer, which knows what a row is. Hypothesis' own
@@ -196,8 +196,8 @@ def _parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
         sizes = tuple(sorted({int(word) for word in text.split(",")}))
     except ValueError:
         raise pytest.UsageError(f"--tp={text}: give whole numbers separated by commas, such as --tp=2,4") from None
-    if sizes[0] < 1 or sizes[-1] > _MAX_TP_SIZE:
-        raise pytest.UsageError(f"--tp={text}: a tp_size is a number from 1 to {_MAX_TP_SIZE}")
+    if sizes[0] < 1 or sizes[-1] > MOST_RANKS:
+        raise pytest.UsageError(f"--tp={text}: a tp_size is a number from 1 to {MOST_RANKS}")
     if launch.torchrun and sizes[-1] > launch.world_size:
         raise pytest.UsageError(
             f"--tp={text}: tp_size {sizes[-1]} is over WORLD_SIZE {launch.world_size}; "
@@ -208,12 +208,9 @@ def _parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
 
 def _parse_timeout(text: str) -> float:
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.05 <= seconds <= 86400:
-        raise pytest.UsageError(f"--rank-timeout={text}: give seconds from 0.05 to 86400, such as --rank-timeout=30")
-    return seconds
+        return limits.seconds(text)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _parse_heads(config: pytest.Config, profile: str) -> tuple[HeadRef, ...]:

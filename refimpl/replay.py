@@ -35,19 +35,19 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     try:
         case, note = Case.load(file)
     except CaseError as error:
-        return _could_not(str(error))
+        return could_not(str(error))
     path = path or note.get("path")
     if not isinstance(path, str):
-        return _could_not(f"{file}: it names no path; give one with --path")
+        return could_not(f"{file}: it names no path; give one with --path")
     wrong = loading.check_form(path)
     if wrong:
-        return _could_not(f"{file}: {wrong}")
+        return could_not(f"{file}: {wrong}")
     wrong = _unknown_words(note)
     if wrong:
-        return _could_not(f"{file}: {wrong}")
+        return could_not(f"{file}: {wrong}")
     tie_rule = note.get("tie_rule") or "target_id"
     if tie_rule not in ("target_id", "draft_id"):
-        return _could_not(f"{file}: tie_rule is {tie_rule!r}, it must be target_id or draft_id")
+        return could_not(f"{file}: tie_rule is {tie_rule!r}, it must be target_id or draft_id")
     try:
         with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
             run, verdict = _run(ranks, case, path, tie_rule)
@@ -61,18 +61,14 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
                 if wrong:
                     verdict.findings.append(Finding(Kind.COMMUNICATION, Kind.COMMUNICATION.value, 0, wrong))
     except (RanksUnavailable, PathUnusable, traffic.Uncountable, ValueError, OSError) as error:
-        return _could_not(f"{file}: {error}")
+        return could_not(f"{file}: {error}")
     if verdict.findings:
-        print(f"still fails: {path} on tp {case.tp_size}")
-        for finding in verdict.findings:
-            print(f"  {finding.identity}: {finding.message.splitlines()[0]}")
-        print("\n".join("  " + line for line in describe(run).splitlines()))
-        return STILL_FAILS
+        return still_fails(f"{path} on tp {case.tp_size}", verdict.findings, run)
     if any(answer != answers[0] for answer in answers):
         print(f"still fails: {path} on tp {case.tp_size}\n  nondeterministic: {answers}")
         return STILL_FAILS
     if verdict.refused is not None:
-        return _could_not(f"{file}: the path refuses the case: {verdict.refused}")
+        return could_not(f"{file}: the path refuses the case: {verdict.refused}")
     print(f"fixed: {path} on tp {case.tp_size} gives the reference's tokens, {_REPEATS} times")
     return FIXED
 
@@ -92,23 +88,23 @@ def _replay_engine(file: Path, backend: str | None, limit: float) -> int:
     try:
         case, note = EngineCase.load(file)
     except CaseError as error:
-        return _could_not(str(error))
+        return could_not(str(error))
     wrong = engines.check_name(case.engine)
     if wrong:
-        return _could_not(f"{file}: {wrong}")
+        return could_not(f"{file}: {wrong}")
     try:
         with Ranks(backend=backend or note.get("backend") or "auto", limit=limit, engine=case.engine) as ranks:
             title = engine_facts(ranks, case.engine).title
             judgement = judge_engine(case, both(ranks, case))
     except (RanksUnavailable, engines.EngineUnusable, ValueError, OSError) as error:
-        return _could_not(f"{file}: {error}")
+        return could_not(f"{file}: {error}")
     if judgement.findings:
         print(f"still fails: {title} on tp {case.tp_size}: {case.words()}")
         for finding in judgement.findings:
             print("  " + "\n  ".join([f"{finding.identity}:", *finding.message.splitlines()]))
         return STILL_FAILS
     if judgement.refused is not None:
-        return _could_not(f"{file}: {title} refuses the case: {judgement.refused}")
+        return could_not(f"{file}: {title} refuses the case: {judgement.refused}")
     print(f"fixed: both answers of {title} on tp {case.tp_size} give the same tokens")
     return FIXED
 
@@ -133,6 +129,16 @@ def _growth(ranks: Ranks, case: Case, path: str) -> str | None:
     return traffic.growth_over_ranks((few, ranks.run(few, path, count=True)), (case, run))
 
 
-def _could_not(reason: str) -> int:
+def still_fails(title: str, findings: list[Finding], run: Run) -> int:
+    """Say what was found and how each rank ended; the exit status."""
+    print(f"still fails: {title}")
+    for finding in findings:
+        print(f"  {finding.identity}: {finding.message.splitlines()[0]}")
+    print("\n".join("  " + line for line in describe(run).splitlines()))
+    return STILL_FAILS
+
+
+def could_not(reason: str) -> int:
+    """Say why no verdict was reached; the exit status."""
     print(f"could not run: {reason}", file=sys.stderr)
     return COULD_NOT_RUN

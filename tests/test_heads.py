@@ -51,6 +51,13 @@ def test_a_bad_figure_is_one_sentence(what: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_head_without_answers_of_its_own_says_whose_they_are() -> None:
+    head = Head(source={"all": "made up"}, vocab_size=8, hidden_size=4)
+    for ask in (head.full_tokens, head.local_tokens):
+        with pytest.raises(heads.HeadError, match="their argmax is a path's"):
+            ask(torch.zeros(1, 4), None)
+
+
 def test_one_answer_without_the_other_is_refused() -> None:
     class Half(Head):
         def local_tokens(self, hidden_states: Any, group: Any, spec_step_idx: int = 0) -> torch.Tensor:

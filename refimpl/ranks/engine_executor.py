@@ -6,7 +6,6 @@ code under test; whatever they raise is an outcome.
 
 from __future__ import annotations
 
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +15,12 @@ from refimpl import engines
 from refimpl.contract import UnsupportedInput
 from refimpl.engine_case import EngineCase, EngineOptions
 from refimpl.head import Head
-from refimpl.ranks import drafting
+from refimpl.ranks import answers, drafting
+from refimpl.ranks.answers import Answer
 from refimpl.ranks.counting import CollectiveCounter
 
 if TYPE_CHECKING:
     from refimpl.ranks.executor import Executor
-
-Answer = tuple[dict[str, Any], list[np.ndarray]]
-_CHARACTERS = 3000
 
 
 class EngineExecutor:
@@ -42,7 +39,10 @@ class EngineExecutor:
             except engines.EngineUnusable as error:
                 return {"event": "answer", "error": str(error)}, []
             except BaseException as error:
-                return {"event": "answer", "error": f"its adapter raised {type(error).__name__}: {error}"}, []
+                return {
+                    "event": "answer",
+                    "error": f"its adapter raised {type(error).__name__}: {answers.words(error)}",
+                }, []
         return self._run(order, arrays)
 
     def _run(self, order: dict[str, Any], arrays: list[np.ndarray]) -> Answer:
@@ -65,7 +65,7 @@ class EngineExecutor:
                 else:
                     with counter:
                         tokens = ask(hidden, self._executor.group)
-                wrong = _wrong_form(tokens, hidden)
+                wrong = answers.wrong_form(tokens, tuple(hidden.shape[:-1]), hidden.device)
                 if wrong:
                     outcome |= {"status": "wrong form", "message": wrong}
                 else:
@@ -73,14 +73,9 @@ class EngineExecutor:
                     seen = None if counter is None else counter.seen
                     outcome |= {"status": "answered", "issued": 0, "tokens": 0, "collectives": seen}
         except UnsupportedInput as refusal:
-            outcome |= {"status": "refused", "message": str(refusal), "issued": 0}
+            outcome |= answers.refused(refusal)
         except BaseException as error:
-            outcome |= {
-                "status": "raised",
-                "type": type(error).__name__,
-                "message": str(error)[:_CHARACTERS],
-                "traceback": "".join(traceback.format_exception(error)[-6:])[-_CHARACTERS:],
-            }
+            outcome |= answers.raised(error)
         return {"event": "done", "calls": [outcome]}, results
 
     def _head(self, case: EngineCase, digest: str) -> Head:
@@ -106,13 +101,3 @@ def _case(order: dict[str, Any], arrays: list[np.ndarray]) -> EngineCase:
         bias=None if bias is None else arrays[bias],
         d2t=None if d2t is None else arrays[d2t],
     )
-
-
-def _wrong_form(tokens: Any, hidden: torch.Tensor) -> str | None:
-    expected = tuple(hidden.shape[:-1])
-    if not isinstance(tokens, torch.Tensor):
-        return f"returned a {type(tokens).__name__}, expected an int64 tensor of shape {expected}"
-    if tokens.dtype != torch.int64 or tuple(tokens.shape) != expected:
-        dtype = str(tokens.dtype).removeprefix("torch.")
-        return f"returned {dtype} of shape {tuple(tokens.shape)}, expected int64 of {expected}"
-    return None

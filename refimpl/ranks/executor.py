@@ -24,7 +24,7 @@ from refimpl import loading
 from refimpl.case import padded, sliding
 from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.paths.full_gather import full_gather
-from refimpl.ranks import topk_executor, wire
+from refimpl.ranks import answers, topk_executor, wire
 from refimpl.ranks.counting import CollectiveCounter
 from refimpl.ranks.engine_executor import EngineExecutor
 from refimpl.ranks.head_executor import HeadExecutor
@@ -32,7 +32,6 @@ from refimpl.ranks.source import source_of
 
 # The suite's own limits end a case; the group's must never come first, or one cause would show as two.
 _GROUP_TIMEOUT = timedelta(hours=2)
-_TRACEBACK_CHARACTERS = 4000
 _BITS_TO_TORCH = {"float32": torch.int32, "bfloat16": torch.int16, "float16": torch.int16}
 
 
@@ -302,7 +301,10 @@ class Executor:
 
     def own_call(self, call: Callable[[], Any], given: torch.Tensor, outcome: dict[str, Any]) -> torch.Tensor | None:
         """The tokens that code under test gives for a batch like ``given``; how it ended stands in ``outcome``."""
-        tokens: torch.Tensor | None = self.own_answer(call, lambda tokens: _wrong_form(tokens, given), outcome)
+        shape = (given.shape[0],)
+        tokens: torch.Tensor | None = self.own_answer(
+            call, lambda tokens: answers.wrong_form(tokens, shape, given.device), outcome
+        )
         return tokens
 
     def own_answer(
@@ -316,15 +318,10 @@ class Executor:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         except UnsupportedInput as refusal:
-            outcome |= {"status": "refused", "message": _words(refusal), "issued": self._sequence() - before}
+            outcome |= answers.refused(refusal, self._sequence() - before)
             return None
         except BaseException as error:  # SystemExit and KeyboardInterrupt of a path are its failures too
-            outcome |= {
-                "status": "raised",
-                "type": type(error).__name__,
-                "message": _words(error)[:_TRACEBACK_CHARACTERS],
-                "traceback": "".join(traceback.format_exception(error)[-6:])[-_TRACEBACK_CHARACTERS:],
-            }
+            outcome |= answers.raised(error)
             return None
         seconds = time.perf_counter() - started
         outcome |= {"status": "answered", "issued": self._sequence() - before, "seconds": seconds}
@@ -347,23 +344,3 @@ class Executor:
         if torch.equal(before, now):
             return None
         return [int(i) for i in (before != now).nonzero()[0]]
-
-
-def _words(error: BaseException) -> str:
-    """An exception's message; a path's own exceptions may fail even at that."""
-    try:
-        return str(error)
-    except Exception:
-        return "(its message cannot be printed)"
-
-
-def _wrong_form(tokens: Any, given: torch.Tensor) -> str | None:
-    """What keeps a result from being an int64 ``(batch,)`` tensor on the rank's device."""
-    if not isinstance(tokens, torch.Tensor):
-        return f"returned a {type(tokens).__name__}, expected an int64 tensor of shape ({given.shape[0]},)"
-    if tokens.dtype != torch.int64 or tuple(tokens.shape) != (given.shape[0],):
-        dtype = str(tokens.dtype).removeprefix("torch.")
-        return f"returned {dtype} of shape {tuple(tokens.shape)}, expected int64 of shape ({given.shape[0]},)"
-    if tokens.device != given.device:
-        return f"returned a tensor on {tokens.device}, expected one on {given.device}"
-    return None

@@ -16,15 +16,13 @@ from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.head import Head
 from refimpl.paths.collectives import all_gather
 from refimpl.paths.full_gather import full_gather
-from refimpl.ranks import drafting
+from refimpl.ranks import answers, drafting
+from refimpl.ranks.answers import Answer
 from refimpl.ranks.outcome import NAN_ROW, NEG_INF_ROW
 from refimpl.ranks.source import source_of
 
 if TYPE_CHECKING:
     from refimpl.ranks.executor import Executor
-
-Answer = tuple[dict[str, Any], list[np.ndarray]]
-_MESSAGE_CHARACTERS = 2000
 
 
 class HeadExecutor:
@@ -45,8 +43,8 @@ class HeadExecutor:
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{where.filename}:{where.lineno}"
-            words = f"it raised {type(error).__name__} in {where.name} ({place}): {error}"
-            return {"event": "answer", "error": words[:_MESSAGE_CHARACTERS]}, []
+            said = f"it raised {type(error).__name__} in {where.name} ({place}): {answers.words(error)}"
+            return {"event": "answer", "error": said}, []
 
     # -- what is asked of a head ------------------------------------------------------------------------
 
@@ -147,14 +145,9 @@ class HeadExecutor:
             else:
                 self._both_of_a_path(head, hidden, order, outcome, put)
         except UnsupportedInput as refusal:
-            outcome |= {"status": "refused", "message": str(refusal), "issued": 0}
+            outcome |= answers.refused(refusal)
         except BaseException as error:
-            outcome |= {
-                "status": "raised",
-                "type": type(error).__name__,
-                "message": str(error)[:_MESSAGE_CHARACTERS],
-                "traceback": "".join(traceback.format_exception(error)[-6:])[-_MESSAGE_CHARACTERS:],
-            }
+            outcome |= answers.raised(error)
         return {"event": "done", "calls": [outcome]}, results
 
     def _both_of_a_path(
@@ -203,8 +196,7 @@ class HeadExecutor:
         try:
             return drafting.draft(self._executor, self._head(order), order)
         except BaseException as error:
-            words = "".join(traceback.format_exception(error)[-6:])[-_MESSAGE_CHARACTERS:]
-            return {"event": "answer", "error": words}, []
+            return {"event": "answer", "error": answers.stack(error)}, []
 
 
 def _ties_of_rows(logits: torch.Tensor, shard: VocabShard) -> torch.Tensor:

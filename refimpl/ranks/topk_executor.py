@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from refimpl.contract import UnsupportedInput
+from refimpl.ranks.answers import Answer
 from refimpl.ranks.counting import CollectiveCounter
 from refimpl.topk.full_gather_topk import full_gather_topk
 
 if TYPE_CHECKING:
     from refimpl.ranks.executor import Executor
-
-Answer = tuple[dict[str, Any], list[np.ndarray]]
 
 
 def answer(executor: Executor, order: dict[str, Any], arrays: list[np.ndarray]) -> Answer:
