@@ -51,14 +51,13 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for name in names for path in GROUPS.get(name, (name,))))
 
 
-def check_form(name: str) -> str | None:
-    """What is wrong with the form of a name, without importing anything."""
+def check_form(name: str, shipped: tuple[str, ...] = (*SHIPPED_PATHS, *PEER_PATHS)) -> str | None:
+    """What is wrong with the form of a name, without importing anything. ``shipped``: the choices to tell of."""
     if name in (*SHIPPED_PATHS, *PEER_PATHS, *TOPK_PATHS, REFERENCE):
         return None
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
-        shipped = ", ".join((*SHIPPED_PATHS, *PEER_PATHS))
-        return f"{name!r} is neither package.module:name nor file.py:name nor one of {shipped}"
+        return f"{name!r} is neither package.module:name nor file.py:name nor one of {', '.join(shipped)}"
     if where.endswith(".py") and not Path(where).is_file():
         return f"{name!r} names a file that does not exist: {Path(where).absolute()}"
     return None
@@ -75,9 +74,9 @@ def load(name: str) -> Any:
     except LoadError:
         raise
     except BaseException as error:  # whatever a user's module does while it is imported, SystemExit too
-        raise LoadError(
-            f"{name!r} cannot be imported: {type(error).__name__}: {error}; check that it is installed or on PYTHONPATH"
-        ) from error
+        is_absent = isinstance(error, ModuleNotFoundError) and not where.endswith(".py")
+        advice = "check that it is installed or on PYTHONPATH" if is_absent else f"mend {where}"
+        raise LoadError(f"{name!r} cannot be imported: {type(error).__name__}: {error}; {advice}") from error
     found: Any = module
     for part in attribute.split("."):
         try:
