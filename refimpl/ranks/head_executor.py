@@ -68,7 +68,9 @@ class HeadExecutor:
         d2t = head.d2t()
         if d2t is not None and not isinstance(d2t, np.ndarray):
             raise heads.HeadError(f"d2t() returned a {type(d2t).__name__}; it must be an int64 NumPy array of offsets")
-        if d2t is None and head.num_logits < head.vocab_size and not head.gives_own_tokens:
+        # A checkpoint's head overrides d2t() and gives none where its table is refuted, which has a verdict of its own.
+        is_forgotten = type(head).d2t is Head.d2t and not head.gives_own_tokens
+        if is_forgotten and head.num_logits < head.vocab_size:
             raise heads.HeadError(
                 f"draft_vocab_size {head.num_logits} is less than vocab_size {head.vocab_size}, and d2t() gives no "
                 "table; override it, or draft ids would be taken for target ids"
