@@ -62,7 +62,7 @@ _COMMON = dict(
     suppress_health_check=tuple(HealthCheck),
     print_blob=False,
 )
-PROFILES = {"dev": 8, "ci": 30, "nightly": 300}
+PROFILES = {"dev": 6, "ci": 30, "nightly": 300}
 # A head's weights, beyond which its hidden size is reduced: the vocabulary, and all that depends on it, stays real.
 WEIGHT_BYTES = {"dev": 16 << 20, "ci": 64 << 20, "nightly": None}
 for _name, _examples in PROFILES.items():

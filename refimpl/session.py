@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from refimpl import loading
 from refimpl.case import Case
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.outcome import Run
@@ -148,12 +149,18 @@ class Checker:
     @property
     def tie_break(self) -> str | None:
         """The path's claim about ties under a table: target_id, draft_id or None."""
-        claim = self.guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))["tie_break"]
+        claim = self._facts()["tie_break"]
         return None if claim is None else str(claim)
+
+    def _facts(self) -> dict[str, Any]:
+        """Of the generation that the cases run on."""
+        spec = Spec(loading.qualified(self.path), self.tp_size)
+        facts: dict[str, Any] = self.guarded(lambda: self._ranks.facts(spec))
+        return facts
 
     def source_digest(self) -> str:
         """sha256 of the file the ranks loaded the path from (or the path's name), and torch's version."""
-        facts = self.guarded(lambda: self._ranks.facts(Spec(self.path, self.tp_size)))
+        facts = self._facts()
         source = facts.get("source") or {}
         return f"{source.get('sha256') or self.path}, torch {facts['torch']}"
 

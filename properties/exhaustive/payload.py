@@ -106,13 +106,13 @@ def ids(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Every two of the ids, each the winner of values next to the other's, and tied; in every dtype.
 
     The small ones with many values (all finite landmarks in the nightly), their shards meeting in three places; the
-    wide ones with few.
+    wide ones with few, by day in one dtype.
     """
     for dtype in bits.DTYPES:
         label = f"ids {tp_size} {dtype} {nightly}"
         cuts = (1, 257, 2050)
-        yield from grouped(_id_calls(tp_size, dtype, SMALL_IDS, cuts, 1 if nightly else 6), f"{label} small")
-        if nightly or dtype != "float16":
+        yield from grouped(_id_calls(tp_size, dtype, SMALL_IDS, cuts, 1 if nightly else 12), f"{label} small")
+        if nightly or dtype == "bfloat16":
             yield from grouped(_id_calls(tp_size, dtype, WIDE_IDS, (32769,), 12 if nightly else 46), f"{label} wide")
 
 

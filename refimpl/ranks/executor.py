@@ -91,7 +91,7 @@ class Executor:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
         # A fresh process would draw the same "random" numbers as the last one and look deterministic.
-        torch.manual_seed(spec["seed"])
+        torch.default_generator.manual_seed(spec["seed"])
         random.seed(spec["seed"])
         np.random.seed(spec["seed"] % 2**32)
         torch.set_num_threads(1)

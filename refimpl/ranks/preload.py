@@ -12,6 +12,8 @@ def load(engine: str | None = None) -> None:
 
     torch.set_num_threads(1)
 
+    import numpy.random  # imported at its first use, it would be at every executor's
+
     import refimpl.oracle
     import refimpl.paths.full_gather
     import refimpl.paths.gather_pairs

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import selectors
@@ -230,6 +231,8 @@ def main() -> int:
 
     leftovers.set_run(orders["run"])
     preload.load(orders.get("engine"))
+    gc.collect()
+    gc.freeze()  # a collection in an executor would else touch, and so copy, every page of what is loaded here
     return Supervisor(orders).run()
 
 
