@@ -106,7 +106,7 @@ def ids(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Every two of the ids, each the winner of values next to the other's, and tied; in every dtype.
 
     The small ones with many values (all finite landmarks in the nightly), their shards meeting in three places; the
-    wide ones with few, by day in one dtype.
+    wide ones with few, and outside the nightly in one dtype.
     """
     for dtype in bits.DTYPES:
         label = f"ids {tp_size} {dtype} {nightly}"

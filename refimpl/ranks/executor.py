@@ -101,6 +101,8 @@ class Executor:
             raise _NotReady("import", str(error)) from error
         try:
             self.device = self._open_device()
+            if self.device.type == "cuda":
+                torch.cuda.manual_seed(spec["seed"])
             self._open_groups()
         except Exception as error:
             raise _NotReady("group", f"{type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ def load(engine: str | None = None) -> None:
 
     torch.set_num_threads(1)
 
-    import numpy.random  # imported at its first use, it would be at every executor's
+    import numpy.random  # noqa: F401 - otherwise imported at its first use, which is in every executor
 
     import refimpl.oracle
     import refimpl.paths.full_gather
