@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from refimpl import __version__, bits, certifying, engines, head_summary, heads, loading, summary
+from refimpl import __version__, bits, certifying, engines, head_summary, heads, known_divergences, loading, summary
 from refimpl.case import MOST_RANKS, Call, Case
 from refimpl.head_case import HeadRef
+from refimpl.known_divergences import KnownDivergences
 from refimpl.option_guard import is_for_this_project
 from refimpl.ranks import limits
 from refimpl.ranks.engine_runtime import engine_facts
@@ -30,7 +31,6 @@ from refimpl.ranks.journal import Journal
 from refimpl.ranks.launch import Launch, serve
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
 from refimpl.session import Checker, Failure, Session, Unknown
-from refimpl.verdict import expected
 from refimpl.verdict import report as reports
 from refimpl.verdict.judge import judge
 from refimpl.verdict.kinds import Kind
@@ -112,6 +112,7 @@ class _Run:
     tp_sizes: tuple[int, ...]
     heads: tuple[HeadRef, ...] = ()
     engine: str | None = None
+    known: KnownDivergences = field(default_factory=KnownDivergences)
     ranks: Ranks | None = None
     header: str = ""
     published: bool = False
@@ -260,6 +261,9 @@ def _parse_options(config: pytest.Config) -> _Run:
         raise pytest.UsageError(f"--engine={run.engine}: {wrong}")
     timeout = _parse_timeout(config.getoption("--rank-timeout"))
     run.ranks = Ranks(launch, backend, timeout, run.engine)
+    known = config.getoption("--known-divergences")
+    if known:
+        run.known = known_divergences.read(known, config.invocation_params.dir)
     logits = config.getoption("--logits")
     if logits is not None:
         config.stash[RECORDED] = _load_logits(config, logits)
@@ -537,54 +541,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
     if unasked:
         run.header += f"\n{unasked} properties of live engines are deselected: they run with --engine=NAME"
-    _apply_known_divergences(config, items)
-
-
-def _apply_known_divergences(config: pytest.Config, items: list[pytest.Item]) -> None:
-    identities = config.stash[KNOWN_IDENTITIES] = {}
-    name = config.getoption("--known-divergences")
-    if not name:
-        return
-    file = Path(config.invocation_params.dir) / name
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise pytest.UsageError(f"--known-divergences={name}: it cannot be read ({error})") from error
-    for line in lines:
-        test_id, _, reason = (part.strip() for part in line.partition("#"))
-        if not test_id:
-            continue
-        if "::" not in test_id:
-            _expect(config, name, line)
-            continue
-        matching = [item for item in items if item.nodeid == test_id or item.nodeid.startswith(test_id + "[")]
-        matching = _items_of(test_id, items)
-        of_engine, _, identity = test_id.rpartition(" ")
-        if not matching and of_engine:
-            matching = _items_of(of_engine.strip(), items)
-            for item in matching:
-                identities.setdefault(item.nodeid, {})[identity] = reason or "known divergence"
-            if matching:
-                continue
-        for item in matching:
-            item.add_marker(pytest.mark.xfail(reason=reason or "known divergence", raises=Failure, strict=False))
-        if not matching:
-            config.issue_config_time_warning(
-                pytest.PytestWarning(f"--known-divergences={name}: {test_id} matches no test of this run"), stacklevel=2
-            )
-
-
-def _expect(config: pytest.Config, name: str, line: str) -> None:
-    """A line that is about rows of a path, not about a test."""
-    try:
-        config.stash[SESSION].expected += expected.parse(line)
-    except expected.ExpectedError as error:
-        words = str(error).removeprefix("line 1: ")
-        raise pytest.UsageError(f"--known-divergences={name}: {words}, and no test id either") from error
-
-
-def _items_of(test_id: str, items: list[pytest.Item]) -> list[pytest.Item]:
-    return [item for item in items if item.nodeid == test_id or item.nodeid.startswith(test_id + "[")]
+    config.stash[KNOWN_IDENTITIES] = known_divergences.apply(run.known, config, items)
+    config.stash[SESSION].expected += run.known.rows
 
 
 @pytest.hookimpl(wrapper=True)
@@ -697,3 +655,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line(line)
     if not summary.compared(parts):
         terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)
+    current = terminalreporter.config.stash.get(SESSION, None)
+    if current is not None and current.journal.interrupted is not None:
+        file = _shown(current.journal.interrupted)
+        terminalreporter.write_line(f"interrupted at a case, to run it again: argmax-parity replay {file}")

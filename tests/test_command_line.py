@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from refimpl.case import Case
 from tests.processes import processes_with, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -235,6 +236,37 @@ def test_known_divergences_belong_to_the_adopter(tmp_path: Path) -> None:
     assert "1 xfailed" in result.stdout
     result = pytest_run("properties/test_tie_rule.py", "--path=gather_pairs", "--tp=2", f"--known-divergences={file}")
     assert result.returncode == 0 and "no longer fails" in result.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_run_says_how_to_run_its_case_again(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "sleeper.py"
+    path.write_text(
+        "import time\nfrom pathlib import Path\nfrom refimpl.paths.gather_pairs import gather_pairs\n\n"
+        "def sleeper(local_logits, shard, group, d2t=None):\n"
+        "    if local_logits.shape[0] > 2:  # not the plain call before the properties\n"
+        f"        Path({str(tmp_path / 'asleep')!r}).touch()\n        time.sleep(600)\n"
+        "    return gather_pairs(local_logits, shard, group, d2t)\n"
+    )
+    options = ["properties/test_tie_rule.py", f"--path={path}:sleeper", "--tp=2", "--rank-timeout=500"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "asleep").exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    [file] = re.findall(r"interrupted at a case, to run it again: argmax-parity replay (\S+)", said)
+    case, note = Case.load(ROOT / file)
+    assert case.tp_size == 2 and note["path"] == f"{path}:sleeper"
 
 
 def test_a_run_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ MAX_ID = 2**31 - 1
 NO_CANDIDATE = -(2**63)  # below the key of every value and id: what a shard without real columns contributes
 
 _SIGN_BIT = -(2**31)
-_INFINITY = 0x7F800000
+INFINITY = 0x7F800000  # what the high bits of the key of +inf are; those of -inf are its negative
 _NAN = 0x7FC00000
 
 
@@ -30,18 +30,13 @@ def encode_keys(values: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     patterns = values.float().view(torch.int32)
     # float32 is sign and magnitude; as two's complement integers both zeros coincide and the rest keeps its order.
     ordinals = torch.where(patterns < 0, _SIGN_BIT - patterns, patterns)
-    ordinals = torch.where(ordinals.abs() > _INFINITY, _NAN, ordinals)
+    ordinals = torch.where(ordinals.abs() > INFINITY, _NAN, ordinals)
     return (ordinals.long() << 32) | (MAX_ID - ids)
 
 
-def decode_keys(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The float32 values and int64 ids in ``keys``; a zero comes back as 0.0, a NaN as the quiet one without payload.
-
-    Not defined for NO_CANDIDATE.
-    """
-    ordinals = (keys >> 32).int()
-    patterns = torch.where(ordinals < 0, _SIGN_BIT - ordinals, ordinals)
-    return patterns.view(torch.float32), MAX_ID - (keys & 0xFFFFFFFF)
+def decode_ids(keys: torch.Tensor) -> torch.Tensor:
+    """The int64 ids in ``keys``, of the same shape. Not defined for NO_CANDIDATE."""
+    return MAX_ID - (keys & 0xFFFFFFFF)
 
 
 def reduce_max_key(
@@ -62,7 +57,7 @@ def reduce_max_key(
     else:
         keys = local_logits.new_full(local_logits.shape[:1], NO_CANDIDATE, dtype=torch.int64)
     dist.all_reduce(keys, op=dist.ReduceOp.MAX, group=group)
-    _, ids = decode_keys(keys)
+    ids = decode_ids(keys)
     return ids if d2t is None else ids + d2t[ids]
 
 

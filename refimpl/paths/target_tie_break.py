@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from refimpl.contract import UnsupportedInput, VocabShard
-from refimpl.paths.reduce_max_key import MAX_ID, NO_CANDIDATE, decode_keys, encode_keys, reduce_max_key
+from refimpl.paths.reduce_max_key import INFINITY, MAX_ID, NO_CANDIDATE, decode_ids, encode_keys, reduce_max_key
 
 
 def target_tie_break(
@@ -42,9 +42,8 @@ def target_tie_break(
     else:
         keys = local_logits.new_full(local_logits.shape[:1], NO_CANDIDATE, dtype=torch.int64)
     dist.all_reduce(keys, op=dist.ReduceOp.MAX, group=group)
-    best_values, ids = decode_keys(keys)
     # In the scattered row a maximum of -inf ties with the filler, and id 0 is either filler or one of the tied targets.
-    return ids.masked_fill(best_values == -torch.inf, 0)
+    return decode_ids(keys).masked_fill(keys >> 32 == -INFINITY, 0)
 
 
 target_tie_break.tie_break = "target_id"  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """The write-ahead journal: a case is on disk before it runs, so that not even a killed driver loses it.
 
     .argmax-parity/runs/<run>/journal.jsonl          one line a case, as it ended; the digest of those that did not hold
-    .argmax-parity/runs/<run>/running.safetensors    the case that runs now; gone when the run ended in order
+    .argmax-parity/runs/<run>/running.safetensors    the case that runs now; stays where the run was cut off
     .argmax-parity/cases/<kind>-<digest>.json        minimal failing cases, for ``argmax-parity replay``
 
 Lines are flushed to the operating system, not synchronised to the medium: they outlive any process, not the machine.
@@ -21,6 +21,7 @@ from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 
 _KEPT_RUNS = 20
+INTERRUPTED = 2  # pytest's status
 
 
 class Journal:
@@ -38,6 +39,8 @@ class Journal:
         self._file = os.open(self._running, os.O_RDWR | os.O_CREAT, 0o644)
         self._lines = (self.folder / "journal.jsonl").open("a", buffering=1)
         self._number = 0
+        self._under_way = False
+        self.interrupted: Path | None = None  # the file of the case that an interrupted run was at, once it is closed
         for old in sorted(runs.iterdir())[:-_KEPT_RUNS]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -47,6 +50,7 @@ class Journal:
         The length of the header comes last. A driver that is killed before that was running no case.
         """
         self._number += 1
+        self._under_way = True
         length, *rest = case.to_buffers(note)
         os.pwrite(self._file, bytes(8), 0)
         size = 8
@@ -59,6 +63,7 @@ class Journal:
         os.pwrite(self._file, length, 0)
 
     def end(self, case: Case | HeadCase | EngineCase, note: dict[str, str], outcome: str, **more: Any) -> None:
+        self._under_way = False
         if outcome not in ("holds", "refused"):
             more["digest"] = case.digest
         self.line("case", number=self._number, rows=case.num_rows, outcome=outcome, **note, **more)
@@ -70,4 +75,7 @@ class Journal:
         self.line("end", status=status)
         self._lines.close()
         os.close(self._file)
-        self._running.unlink(missing_ok=True)
+        if status == INTERRUPTED and self._under_way:
+            self.interrupted = self._running
+        else:
+            self._running.unlink(missing_ok=True)
