@@ -125,7 +125,7 @@ def test_every_pattern_stands_once_in_the_order_of_its_value(dtype: str) -> None
 
 @pytest.mark.parametrize("tp_size", [1, 3])
 def test_values_both_ways_round(tp_size: int) -> None:
-    batches = [batch for batch in payload.values(tp_size) if batch.label.startswith("values")]
+    batches = [batch for batch in payload.values(tp_size, False) if batch.label.startswith("values")]
     assert all(map(is_numpys, batches))
     held = set()
     for call in (call for batch in batches for call in batch.case.calls):
@@ -137,14 +137,15 @@ def test_values_both_ways_round(tp_size: int) -> None:
     assert held == {(0,), *itertools.combinations(range(tp_size), 2)}
 
 
-def test_every_pattern_meets_every_landmark_both_ways_round() -> None:
+@pytest.mark.parametrize(("nightly", "ways"), [(False, 1), (True, 2)])
+def test_every_pattern_meets_every_landmark(nightly: bool, ways: int) -> None:
     met = {"bfloat16": 0, "float16": 0}
-    for batch in payload.values(2):
+    for batch in payload.values(2, nightly):
         if batch.label.startswith("patterns"):
             for call in batch.case.calls:
                 met[call.dtype] += len(np.unique(call.logits.astype(np.uint64) @ _PAIR))
     for dtype, count in met.items():
-        assert count == 2 * 2**16 * len(payload.landmarks(dtype))
+        assert count == ways * 2**16 * len(payload.landmarks(dtype))
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 3])

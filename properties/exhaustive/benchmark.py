@@ -30,7 +30,7 @@ def families(tp_size: int) -> dict[str, Iterator[Batch]]:
     return {
         f"orderings of {most}": orderings.over_splits(most, tp_size, orderings.ONE_EACH[:1]),
         "candidates": orderings.candidates(tp_size),
-        "values": payload.values(tp_size),
+        "values": payload.values(tp_size, False),
         "ids": payload.ids(tp_size, False),
         "widths": columns.of_widths(tp_size, False),
         "layouts": columns.of_layouts(tp_size),

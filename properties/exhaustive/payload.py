@@ -71,9 +71,10 @@ def neighbours(dtype: str) -> tuple[np.ndarray, np.ndarray]:
     return bits.from_ordinal(low[kept], dtype), bits.from_ordinal(high[kept], dtype)
 
 
-def values(tp_size: int) -> Iterator[Batch]:
+def values(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Landmarks against landmarks and neighbours against neighbours: both ways round, on every two ranks and inside one
-    shard, in each dtype. Every pattern of the 16-bit dtypes against every landmark, on the first and the last rank."""
+    shard, in each dtype. Every pattern of the 16-bit dtypes on the first rank against every landmark on the last; in the
+    nightly the other way round too."""
     pairs = [*itertools.combinations(range(tp_size), 2), (0, 0)]
     for dtype in bits.DTYPES:
         known = landmarks(dtype)
@@ -84,15 +85,16 @@ def values(tp_size: int) -> Iterator[Batch]:
         yield from grouped(calls, f"values {tp_size} {dtype}")
     if tp_size > 1:
         for dtype in ("bfloat16", "float16"):
-            yield from grouped(_against_landmarks(tp_size, dtype), f"patterns {tp_size} {dtype}")
+            yield from grouped(_against_landmarks(tp_size, dtype, nightly), f"patterns {tp_size} {dtype} {nightly}")
 
 
-def _against_landmarks(tp_size: int, dtype: str) -> Iterator[tuple[Call, np.ndarray]]:
+def _against_landmarks(tp_size: int, dtype: str, both_ways: bool) -> Iterator[tuple[Call, np.ndarray]]:
     every, layout = every_pattern(dtype), between(tp_size, 0, tp_size - 1)
     for some in np.array_split(landmarks(dtype), 25):
         known, pattern = np.repeat(some, ALL_PATTERNS), np.tile(every, len(some))
         yield duel(layout, dtype, pattern, known)
-        yield duel(layout, dtype, known, pattern)
+        if both_ways:
+            yield duel(layout, dtype, known, pattern)
 
 
 # -- ids --------------------------------------------------------------------------------------------------------------
