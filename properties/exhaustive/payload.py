@@ -73,7 +73,7 @@ def neighbours(dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 def values(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Landmarks against landmarks and neighbours against neighbours: both ways round, on every two ranks and inside one
-    shard, in each dtype. Every pattern of the 16-bit dtypes on the first rank against every landmark on the last; in the
+    shard, in each dtype. Every 16-bit pattern on the first rank against every landmark on the last; in the
     nightly the other way round too."""
     pairs = [*itertools.combinations(range(tp_size), 2), (0, 0)]
     for dtype in bits.DTYPES:
