@@ -85,6 +85,8 @@ def test_a_wrong_token_is_reduced_named_and_explained(
     assert why in (found.why or ""), found.why
     assert obligation_of(found) == obligation
     assert found.case.tp_size <= 2 and found.confirmed
+    cut = [note for note in found.notes if "found at tp_size 2; fewer ranks fail alike" in note]
+    assert bool(cut) == (found.case.tp_size == 1)
 
 
 def test_an_identity_is_stable_under_replay(ranks: Ranks) -> None:

@@ -118,6 +118,9 @@ def reduce_failure(
             search.run, search.finding = run, again
             _cut_down(search, budget_seconds)
             counterexample = _named(search, hangs)
+        if counterexample.case.tp_size < case.tp_size:
+            note = f"found at tp_size {case.tp_size}; fewer ranks fail alike"
+            counterexample = replace(counterexample, notes=(*counterexample.notes, note))
         return _explained(counterexample, [*search.seen, *_more_rows(search, counterexample)])
     finally:
         ranks.retire()  # what these cases left in the path must not reach the next one
