@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from refimpl import bits
 from refimpl.case import Call, Case
+from refimpl.draft_check import DraftChecker
 from refimpl.head_case import HeadCase
 from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks
 from refimpl.ranks.outcome import Run
@@ -307,27 +308,10 @@ class HeadChecker:
 
     # -- drafting ----------------------------------------------------------------------------------------
 
-    def draft(self, batch: int, steps: int, seed: int) -> tuple[list[list[np.ndarray]], int | None]:
-        """Both drafting loops by rank and their tied rows, see `refimpl.ranks.drafting`. Raises `Unknown`."""
-        loops: tuple[list[list[np.ndarray]], int | None] = self._checker.guarded(
-            lambda: self._ranks.draft(batch, steps, seed)
-        )
-        self._checker.compared += 1
-        self._checker.rows += batch * steps
-        self.tally.drafted += batch * steps
-        return loops
-
-    def fail(self, kind: Kind, message: str, case: HeadCase) -> NoReturn:
-        """Report a failure that a property found by a rule of its own, with the hidden states it came from."""
-        run = self.run(case)
-        given: Case = self._checker.guarded(lambda: self._ranks.given(case, list(range(case.num_rows))))
-        finding = Finding(kind, kind.value, 0, message)
-        counterexample = Counterexample(
-            kind=kind, identity=kind.value, case=given, tie_rule="target_id", run=run, finding=finding, origin=case
-        )
-        self.tally.failed[kind.value] += 1
-        self._session.journal.end(case, self._note(), "fails", kinds=[kind.value])
-        raise FAILURES[kind](counterexample)
+    @cached_property
+    def drafting(self) -> DraftChecker:
+        """The drafting loop of this head and path."""
+        return DraftChecker(self._checker, self._session, self._ranks, self.tally, self._note())
 
     def note(self, text: str) -> None:
         self._session.note(f"head {self.facts.name}: {text}")

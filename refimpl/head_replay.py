@@ -1,4 +1,4 @@
-"""Run a recorded case from hidden states again, on ranks of its own."""
+"""Run a recorded case from hidden states, or a drafting loop, again on ranks of its own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from pathlib import Path
 
 from refimpl import heads, loading
 from refimpl.case import CaseError
+from refimpl.draft_case import DraftCase, is_draft_case
 from refimpl.head_case import HeadCase
-from refimpl.ranks.head_runtime import OWN, HeadRanks, facts_of
+from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks, facts_of
+from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
 from refimpl.replay import FIXED, could_not, still_fails
+from refimpl.verdict.draft_judge import judge_draft
 from refimpl.verdict.head_judge import judge_head
+from refimpl.verdict.judge import Judgement
 from refimpl.verdict.kinds import Kind
 
 _REPEATS = 4
@@ -18,8 +22,9 @@ _REPEATS = 4
 
 def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
     """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
+    kept_as: type[HeadCase] | type[DraftCase] = DraftCase if is_draft_case(file) else HeadCase
     try:
-        case, note = HeadCase.load(file)
+        case, note = kept_as.load(file)
         heads.spelled(case.head.name)
     except (CaseError, heads.HeadError) as error:
         return could_not(f"{file}: {error}")
@@ -31,25 +36,24 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
     if wrong:
         return could_not(f"{file}: {wrong}")
     assert isinstance(path, str)
-    name = f"head {case.head.name} with {path} on tp {case.tp_size}"
+    loop = "the drafting loop of " if isinstance(case, DraftCase) else ""
+    name = f"{loop}head {case.head.name} with {path} on tp {case.tp_size}"
     try:
         with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
             facts = facts_of(ranks, case.head, [case.tp_size])
-            if facts.input_size != case.hidden_states.shape[1] or facts.dtype != case.dtype:
-                size = case.hidden_states.shape[1]
-                words = f"hidden states of {size} {case.dtype} values, the head takes {facts.input_size} {facts.dtype}"
-                return could_not(f"{file}: it holds {words}")
+            wrong = _does_not_fit(case, facts)
+            if wrong:
+                return could_not(f"{file}: {wrong}")
             if facts.own_tokens != (path == OWN):
                 words = "answers for itself: leave --path out" if facts.own_tokens else "needs a path: give --path"
                 return could_not(f"{file}: head {facts.name} {words}")
             asked = HeadRanks(ranks, path, facts, case.tp_size)
-            run = asked.run(case)
+            run, judgement = _run(asked, case)
             for _ in range(_REPEATS - 1):  # what depends on chance rarely shows at once
-                if judge_head(case, run, facts.d2t).findings:
+                if judgement.findings:
                     break
                 ranks.retire()
-                run = asked.run(case)
-            judgement = judge_head(case, run, facts.d2t)
+                run, judgement = _run(asked, case)
     except (RanksUnavailable, PathUnusable, heads.HeadError, ValueError, OSError) as error:
         return could_not(f"{file}: {error}")
     if judgement.findings:
@@ -58,3 +62,25 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
         return could_not(f"{file}: the case is refused: {judgement.refused}")
     print(f"fixed: {name} gives the full gather's tokens, {_REPEATS} times")
     return FIXED
+
+
+def _run(asked: HeadRanks, case: HeadCase | DraftCase) -> tuple[Run, Judgement]:
+    if isinstance(case, DraftCase):
+        run = asked.draft(case)
+        return run, judge_draft(case, run)
+    run = asked.run(case)
+    return run, judge_head(case, run, asked.facts.d2t)
+
+
+def _does_not_fit(case: HeadCase | DraftCase, facts: HeadFacts) -> str | None:
+    """What keeps the head as it is now from being asked this case."""
+    if isinstance(case, DraftCase):
+        columns = case.layout.vocab_size
+        if columns != facts.num_logits:
+            return f"its layout has {columns} columns, the head makes {facts.num_logits} logits"
+        return None if facts.starts_from_hidden_states else "the head has no weights to draft with"
+    size = case.hidden_states.shape[1]
+    if facts.input_size != size or facts.dtype != case.dtype:
+        words = f"hidden states of {size} {case.dtype} values, the head takes {facts.input_size} {facts.dtype}"
+        return f"it holds {words}"
+    return None

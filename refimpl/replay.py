@@ -9,6 +9,7 @@ from typing import Any
 
 from refimpl import engines, loading
 from refimpl.case import Case, CaseError
+from refimpl.draft_case import is_draft_case
 from refimpl.engine_case import EngineCase, is_engine_case
 from refimpl.head_case import is_head_case
 from refimpl.ranks.engine_runtime import both, engine_facts
@@ -26,7 +27,7 @@ _REPEATS = 4
 
 def replay_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
     """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
-    if is_head_case(file):
+    if is_head_case(file) or is_draft_case(file):
         from refimpl.head_replay import replay_head_case
 
         return replay_head_case(file, path=path, backend=backend, limit=limit)

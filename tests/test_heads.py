@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from properties.strategies.hidden_states import HiddenStates
-from properties.test_drafting_loop import loops
+from properties.test_drafting_loop import loop_of
 from refimpl import bits, heads
 from refimpl.case import CaseError
+from refimpl.draft_case import Loops
 from refimpl.head import Head
 from refimpl.head_case import HeadCase, HeadRef, is_head_case
 from refimpl.head_check import HeadChecker
@@ -183,20 +184,26 @@ def checker(session: Session, name: str, path: str) -> HeadChecker:
     return HeadChecker(check, session, facts_of(session.ranks, HeadRef(name), [2]))
 
 
+def loops(check: HeadChecker) -> Loops:
+    found = Loops.of(check.drafting.run(loop_of(check, 64, seed=3))[0])
+    assert found is not None
+    return found
+
+
 def test_a_frequency_ordered_table_changes_acceptance(session: Session) -> None:
-    by_draft_id = loops(checker(session, "tests.head_mutants.right:by_frequency", "gather_pairs"), 64, seed=3)
-    by_target_id = loops(checker(session, "tests.head_mutants.right:by_frequency", "target_tie_break"), 64, seed=3)
-    assert by_draft_id.full.accepted.mean() >= 1.5 and by_draft_id.tied
+    by_draft_id = loops(checker(session, "tests.head_mutants.right:by_frequency", "gather_pairs"))
+    by_target_id = loops(checker(session, "tests.head_mutants.right:by_frequency", "target_tie_break"))
+    assert by_draft_id.full[0].accepted.mean() >= 1.5 and by_draft_id.tied
     assert by_draft_id.tied >= 20
-    assert np.array_equal(by_target_id.full.accepted, by_target_id.local[0].accepted)
-    lost = by_draft_id.full.accepted.mean() - by_draft_id.local[0].accepted.mean()
+    assert np.array_equal(by_target_id.full[0].accepted, by_target_id.local[0].accepted)
+    lost = by_draft_id.full[0].accepted.mean() - by_draft_id.local[0].accepted.mean()
     assert lost > 0.1, f"{lost:.2f} drafted tokens less are accepted"
 
 
 def test_a_sorted_table_does_not(session: Session) -> None:
-    found = loops(checker(session, "small_eagle3", "gather_pairs"), 64, seed=3)
-    assert found.tied and np.array_equal(found.full.drafted, found.local[0].drafted)
-    assert np.array_equal(found.full.accepted, found.local[0].accepted)
+    found = loops(checker(session, "small_eagle3", "gather_pairs"))
+    assert found.tied and np.array_equal(found.full[0].drafted, found.local[0].drafted)
+    assert np.array_equal(found.full[0].accepted, found.local[0].accepted)
 
 
 def test_known_divergences_are_counted_and_missed_ones_told(session: Session, user_heads: Path) -> None:

@@ -11,21 +11,19 @@ The loop is run twice, each answer fed its own tokens back: by the full gather, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from refimpl.contract import UnsupportedInput
 from refimpl.drawn import mixed
 from refimpl.head import Head, torch_dtype
-from refimpl.paths.full_gather import full_gather
+from refimpl.ranks import answers
 
 if TYPE_CHECKING:
     from refimpl.ranks.executor import Executor
 
-# hidden states and spec_step_idx -> token ids
-Answer = Callable[[torch.Tensor, int], torch.Tensor]
 # One in so many (position, token) pairs has another successor in the target.
 _DISAGREES = 8
 _MEMORY = 0.25
@@ -78,52 +76,86 @@ def patterns(tensor: torch.Tensor) -> np.ndarray:
 
 
 def draft(executor: Executor, head: Head, order: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Both loops and the verification of each.
+    """Both loops and the verification of each; they end where either answer gives no tokens.
 
-    Arrays, for the full gather and then for the path: drafted tokens ``(steps, batch)``, the target's tokens at the
-    same positions, and the hidden states ``(steps, batch, input_size)`` as bit patterns. ``tied``: of all rows that a
-    full gather answered, those that tie at the top; None for a head with answers of its own.
+    The outcome of each step of the path is a call of the answer. ``loops`` names these arrays, for the full gather and
+    then for the path: drafted tokens ``(steps, batch)``, the target's tokens at the same positions, and the hidden
+    states ``(steps, batch, input_size)`` as bit patterns; last, for a head whose logits the suite sees, how many of all
+    rows that a full gather answered tie at the top, ``(1,)``.
     """
-    device = executor.device
-    step_count, batch, seed = order["steps"], order["batch"], order["seed"]
-    shard = executor.shard(order)
-    d2t = head.table(device)
-    first = torch.from_numpy((mixed(np.arange(batch), seed + 99) % np.uint64(head.vocab_size)).astype(np.int64))
+    loops = _Loops(executor, head, order)
+    try:
+        loops.run()
+    except UnsupportedInput as refusal:
+        loops.outcomes.append(answers.refused(refusal))
+    except BaseException as error:  # of the head, outside of the path
+        loops.outcomes.append(answers.raised(error))
+    arrays = loops.arrays if loops.complete else []
+    return {"event": "done", "calls": loops.outcomes, "loops": list(range(len(arrays)))}, arrays
 
-    tied = []
 
-    def full(hidden: torch.Tensor, step: int) -> torch.Tensor:
+class _Loops:
+    def __init__(self, executor: Executor, head: Head, order: dict[str, Any]) -> None:
+        self._executor, self._head, self._order = executor, head, order
+        self._shard = executor.shard(order)
+        self._d2t = head.table(executor.device)
+        self._tied: list[torch.Tensor] = []
+        self.outcomes: list[dict[str, Any]] = []
+        self.arrays: list[np.ndarray] = []
+        self.complete = False
+
+    def run(self) -> None:
+        device, steps, seed = self._executor.device, self._order["steps"], self._order["seed"]
+        numbers = np.array(self._order["sequences"], np.int64)
+        first = torch.from_numpy((mixed(numbers, seed + 99) % np.uint64(self._head.vocab_size)).astype(np.int64))
+        drafter = Toy(self._head, device, seed, is_target=False)
+        target = Toy(self._head, device, seed, is_target=True)
+        for name, answer in (("the full gather", self._full), ("the path", self._local)):
+            memory, tokens = drafter.start(len(numbers)), first.to(device)
+            drafted, states = [], []
+            for position in range(steps):
+                self._reach(position, name)
+                memory = drafter.step(memory, tokens, position)
+                hidden = drafter.hidden_states(memory)
+                states.append(hidden.clone())
+                answered = answer(hidden, position)
+                if answered is None:
+                    return
+                tokens = answered
+                drafted.append(tokens.clone())
+            memory, tokens = target.start(len(numbers)), first.to(device)
+            greedy = []
+            for position in range(steps):
+                self._reach(position, f"the verification of {name}'s tokens")
+                memory = target.step(memory, tokens, position)
+                greedy.append(self._full(target.hidden_states(memory), position).clone())
+                tokens = drafted[position]  # it is fed what was drafted, whatever it would have said
+            self.arrays += [torch.stack(drafted).cpu().numpy(), torch.stack(greedy).cpu().numpy()]
+            self.arrays.append(patterns(torch.stack(states)))
+        if self._tied:
+            self.arrays.append(torch.stack(self._tied).sum().reshape(1).cpu().numpy())
+        self.complete = True
+
+    def _reach(self, position: int, what: str) -> None:
+        self._executor.tell({"event": "reached", "step": position, "of": what})
+
+    def _full(self, hidden: torch.Tensor, step: int) -> torch.Tensor:
+        head, executor = self._head, self._executor
         if head.gives_own_tokens:
             return head.full_tokens(hidden, executor.reference_group, step)
-        logits = head.local_logits(hidden, shard, step)
-        tied.append(executor.heads.ties(logits, shard)[:, 0] > 1)
-        return full_gather(logits, shard, executor.reference_group, d2t)
+        logits = head.local_logits(hidden, self._shard, step)
+        self._tied.append(executor.heads.ties(logits, self._shard)[:, 0] > 1)
+        return executor.run_reference(logits, self._shard, self._d2t)
 
-    def local(hidden: torch.Tensor, step: int) -> torch.Tensor:
+    def _local(self, hidden: torch.Tensor, step: int) -> torch.Tensor | None:
+        """The path's tokens, or None where it gave none; how the step ended stands in the outcomes."""
+        head, executor = self._head, self._executor
+        outcome: dict[str, Any] = {}
         if head.gives_own_tokens:
-            return head.local_tokens(hidden, executor.group, step)
-        table = None if d2t is None else d2t.clone()
-        tokens: torch.Tensor = executor.run_path(head.local_logits(hidden, shard, step), shard, table)
+            tokens = executor.own_call(lambda: head.local_tokens(hidden.clone(), executor.group, step), hidden, outcome)
+        else:
+            logits = head.local_logits(hidden, self._shard, step)
+            table = None if self._d2t is None else self._d2t.cpu()
+            tokens = executor.one_call(logits.clone(), logits, self._shard, table, outcome, False, None)
+        self.outcomes.append(outcome)
         return tokens
-
-    drafter = Toy(head, device, seed, is_target=False)
-    target = Toy(head, device, seed, is_target=True)
-    results = []
-    for answer in (full, local):
-        memory, tokens = drafter.start(batch), first.to(device)
-        drafted, states = [], []
-        for position in range(step_count):
-            memory = drafter.step(memory, tokens, position)
-            hidden = drafter.hidden_states(memory)
-            states.append(hidden.clone())
-            tokens = answer(hidden, position)
-            drafted.append(tokens.clone())
-        memory, tokens = target.start(batch), first.to(device)
-        greedy = []
-        for position in range(step_count):
-            memory = target.step(memory, tokens, position)
-            greedy.append(full(target.hidden_states(memory), position).clone())
-            tokens = drafted[position]  # it is fed what was drafted, whatever it would have said
-        results += [torch.stack(drafted).cpu().numpy(), torch.stack(greedy).cpu().numpy()]
-        results.append(patterns(torch.stack(states)))
-    return {"event": "answer", "tied": int(torch.stack(tied).sum()) if tied else None}, results

@@ -42,7 +42,7 @@ def main(spec: dict[str, Any]) -> int:
     me = {"role": "executor", "generation": spec["generation"], "rank": spec["rank"], "pid": os.getpid()}
     wire.send(sock, me)
     try:
-        executor = Executor(spec)
+        executor = Executor(spec, lambda head: wire.send(sock, head))
     except _NotReady as problem:
         wire.send(sock, {"event": "not ready", "stage": problem.stage, "error": str(problem)})
         return 0
@@ -88,8 +88,10 @@ class _Captured:
 
 
 class Executor:
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+        """``tell``: sends the driver a word of where a long case has come to."""
         self._spec = spec
+        self.tell = tell
         # A fresh process would draw the same "random" numbers as the last one and look deterministic.
         torch.default_generator.manual_seed(spec["seed"])
         random.seed(spec["seed"])

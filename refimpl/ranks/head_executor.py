@@ -197,8 +197,8 @@ class HeadExecutor:
     def _draft(self, order: dict[str, Any]) -> Answer:
         try:
             return drafting.draft(self._executor, self._head(order), order)
-        except BaseException as error:
-            return {"event": "answer", "error": answers.stack(error)}, []
+        except BaseException as error:  # of the head, as it was loaded
+            return {"event": "done", "calls": [answers.raised(error)]}, []
 
 
 def _ties_of_rows(logits: torch.Tensor, shard: VocabShard) -> torch.Tensor:

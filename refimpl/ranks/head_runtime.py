@@ -13,6 +13,7 @@ import numpy as np
 
 from refimpl import loading
 from refimpl.case import Call, Case
+from refimpl.draft_case import DraftCase
 from refimpl.head_case import HeadCase, HeadRef
 from refimpl.heads import HeadError
 from refimpl.ranks.outcome import Run
@@ -25,6 +26,8 @@ OWN = "own"  # in the place of a path's name: the head answers for its own reduc
 _QUERY_SECONDS = 300.0
 # Of a busy CPU; a matrix product of a real head's size is no hang.
 _SECONDS_PER_PRODUCT = 1e-9
+# Through the head, of each row of a drafting loop: both answers draft, and what each drafted is verified.
+_PASSES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,19 +175,19 @@ class HeadRanks:
         answer, arrays = self._ask(order, [case.hidden_states])[0]
         return dict(zip(answer["variants"], arrays, strict=True))
 
-    def draft(self, batch: int, steps: int, seed: int) -> tuple[list[list[np.ndarray]], int | None]:
-        """Both drafting loops by rank, and how many of their rows tied: see `refimpl.ranks.drafting`."""
-        layout = self.facts.layout(self.tp_size)
+    def draft(self, case: DraftCase, limit: float | None = None) -> Run:
+        """Both drafting loops, see `refimpl.ranks.drafting`. Raises RanksUnavailable, PathUnusable."""
         order = {
-            **_order(self.facts.ref, "draft"),
-            "bounds": layout.bounds,
-            "padded_size": layout.padded_size,
-            "batch": batch,
-            "steps": steps,
-            "seed": seed,
+            **_order(case.head, "draft"),
+            "bounds": case.layout.bounds,
+            "padded_size": case.layout.padded_size,
+            "sequences": list(case.sequences),
+            "steps": case.steps,
+            "seed": case.seed,
         }
-        answers = self._ask(order, [])
-        return [arrays for _, arrays in answers], answers[0][0]["tied"]
+        products = _PASSES * case.num_rows * self.facts.num_logits * self.facts.hidden_size
+        limit = (self._ranks.limit if limit is None else limit) + _SECONDS_PER_PRODUCT * products
+        return self._ranks.run_orders(self._spec, [(order, [])] * self.tp_size, limit)
 
     def _ask(self, order: dict[str, Any], arrays: list[np.ndarray]) -> list[tuple[dict[str, Any], list[np.ndarray]]]:
         answers = self._ranks.query(self._spec, order, arrays, max(_QUERY_SECONDS, self._ranks.limit))

@@ -14,12 +14,14 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from refimpl.case import Case
+from refimpl.draft_case import DraftCase
 from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 
+AnyCase: TypeAlias = Case | HeadCase | DraftCase | EngineCase
 _KEPT_RUNS = 20
 INTERRUPTED = 2  # pytest's status
 
@@ -44,7 +46,7 @@ class Journal:
         for old in sorted(runs.iterdir())[:-_KEPT_RUNS]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def begin(self, case: Case | HeadCase | EngineCase, note: dict[str, str]) -> None:
+    def begin(self, case: AnyCase, note: dict[str, str]) -> None:
         """Put the case in the place of the one before: in the same file, whose pages the system then need not free.
 
         The length of the header comes last. A driver that is killed before that was running no case.
@@ -62,7 +64,7 @@ class Journal:
         os.ftruncate(self._file, size)
         os.pwrite(self._file, length, 0)
 
-    def end(self, case: Case | HeadCase | EngineCase, note: dict[str, str], outcome: str, **more: Any) -> None:
+    def end(self, case: AnyCase, note: dict[str, str], outcome: str, **more: Any) -> None:
         self._under_way = False
         if outcome not in ("holds", "refused"):
             more["digest"] = case.digest

@@ -93,10 +93,16 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 @dataclass(frozen=True, eq=False)
 class RankOutcome:
-    """One rank and a case: the calls it got through, and how it ended if it did not get through all."""
+    """One rank and a case: the calls it got through, and how it ended if it did not get through all.
+
+    Of a drafting loop: ``loops``, the arrays of `refimpl.ranks.drafting`, empty where it did not come to its end, and
+    ``reached``, the draft step that the rank came to last and whose it was, in words.
+    """
 
     calls: tuple[CallOutcome, ...] = ()
     end: Died | Stuck | None = None
+    loops: tuple[np.ndarray, ...] = ()
+    reached: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,4 +149,4 @@ def from_wire(head: dict[str, Any], arrays: list[np.ndarray]) -> RankOutcome:
                 logits=array("logits"),
             )
         )
-    return RankOutcome(tuple(calls))
+    return RankOutcome(tuple(calls), loops=tuple(arrays[place] for place in head.get("loops", [])))

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -393,6 +393,7 @@ class Ranks:
         spec = generation.spec
         members = range(spec.bystanders, spec.world_size)
         outcomes: dict[int, RankOutcome] = {}
+        reached: dict[int, tuple[int, str]] = {}
         broken: list[str] = []
 
         def take(event: Event) -> None:
@@ -402,6 +403,8 @@ class Ranks:
             rank = event.peer.hello["rank"]
             if event.head.get("event") == "done":
                 outcomes[rank] = from_wire(event.head, event.arrays)
+            elif event.head.get("event") == "reached":
+                reached[rank] = event.head["step"], event.head["of"]
             elif event.head.get("event") == "broken":
                 broken.append(f"rank {rank - spec.bystanders}: {event.head['error']}")
 
@@ -417,7 +420,12 @@ class Ranks:
             return bool(broken or self._lost) or not pending()
 
         start = time.monotonic()
-        wait_for(self._hub, limit, lambda: settled() or fault_seen(), take)
+        while not (settled() or fault_seen()):
+            # A rank in a long case says where it is: the limit is then for each part of it.
+            start, heard = time.monotonic(), dict(reached)
+            wait_for(self._hub, limit, lambda heard=heard: settled() or fault_seen() or reached != heard, take)
+            if reached == heard:
+                break
         stacks: dict[int, str] = {}
         if not settled() and fault_seen():
             # The others may do the same, a little later. A rank that waits in a collective will not.
@@ -442,11 +450,12 @@ class Ranks:
             # A death also ends what was heard before: the rank did not come through the case.
             if rank in generation.died:
                 calls = outcomes[rank].calls if rank in outcomes else ()
-                ranks.append(RankOutcome(calls, generation.died[rank]))
+                outcome = RankOutcome(calls, generation.died[rank])
             elif rank in outcomes:
-                ranks.append(outcomes[rank])
+                outcome = outcomes[rank]
             else:
-                ranks.append(RankOutcome((), Stuck(seconds, stacks.get(rank, ""))))
+                outcome = RankOutcome((), Stuck(seconds, stacks.get(rank, "")))
+            ranks.append(replace(outcome, reached=reached.get(rank)))
         return Run(tuple(ranks), limit)
 
     def _dump(self, generation: _Generation, ranks: list[int], take: Any) -> dict[int, str]:

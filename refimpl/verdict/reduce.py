@@ -17,6 +17,7 @@ import numpy as np
 
 from refimpl import bits
 from refimpl.case import Call, Case
+from refimpl.draft_case import DraftCase
 from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 from refimpl.oracle import tied_set
@@ -66,7 +67,8 @@ class Counterexample:
     """A minimal failing case, what the ranks did with it and what is known of it.
 
     ``identity`` is stable under replay. ``answers``: of a nondeterministic path, what it gave at different times.
-    ``origin``: the hidden states, where the failure is seen from them; ``case`` then holds the logits for the report.
+    ``origin``: the hidden states or the drafting loop, where the failure is seen from them; ``case`` then holds the
+    logits for the report.
     ``confirmed``: False where the failure was a wait that did not last to the full limit; then it is no failure.
     """
 
@@ -82,7 +84,7 @@ class Counterexample:
     why: str | None = None
     obligation: str | None = None
     confirmed: bool = True
-    origin: HeadCase | EngineCase | None = None
+    origin: HeadCase | DraftCase | EngineCase | None = None
 
 
 def reduce_failure(

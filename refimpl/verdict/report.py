@@ -13,6 +13,7 @@ import numpy as np
 
 from refimpl import bits
 from refimpl.case import Call, Case
+from refimpl.draft_case import DraftCase
 from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 from refimpl.oracle import tied_set
@@ -79,7 +80,7 @@ def render(
     why = [f"why: {counterexample.why}"] if counterexample.why else []
     sections = [
         [property_id, title, f"path {path}", ", ".join(setting)],
-        *(_calls(counterexample) if counterexample.origin is None or counterexample.run.complete else []),
+        *(_calls(counterexample) if _has_logits(counterexample) else []),
         _tokens(counterexample),
         _ends(counterexample),
         message,
@@ -105,9 +106,11 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
     origin = counterexample.origin
     name = f"{counterexample.kind.value}-{_digest(counterexample, path)}"
     if origin is not None:  # the hidden states decide; the logits that the ranks make of them need not be kept
-        size, kept_as = origin.hidden_states.size, "head_case"
-        if isinstance(origin, EngineCase):
-            size, kept_as = size + origin.weight.size, "engine_case"
+        size, kept_as = 0, "draft_case"
+        if isinstance(origin, HeadCase):
+            size, kept_as = origin.hidden_states.size, "head_case"
+        elif isinstance(origin, EngineCase):
+            size, kept_as = origin.hidden_states.size + origin.weight.size, "engine_case"
         if size > _JSON_VALUES:
             file = folder / f"{name}.safetensors"
             file.write_bytes(origin.to_bytes(note))
@@ -128,7 +131,7 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
 def _digest(counterexample: Counterexample, path: str) -> str:
     origin = counterexample.origin
     parts = [(origin or counterexample.case).digest, path, counterexample.identity, counterexample.tie_rule]
-    if isinstance(origin, HeadCase):
+    if isinstance(origin, (HeadCase, DraftCase)):
         parts.append(origin.head.name)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
@@ -168,6 +171,13 @@ def _stakes(counterexample: Counterexample, call: Call, row: int) -> tuple[list[
     columns = [[int(column) for column in np.flatnonzero(ids == token)] for token in tokens]
     wanted = [column for column in columns[0] if tied_set(call.values()[row])[column]]
     return wanted, [column for found in columns[1:] for column in found]
+
+
+def _has_logits(counterexample: Counterexample) -> bool:
+    """Whether the case holds the ranks' own logits; of a case from hidden states they may not have made any."""
+    if isinstance(counterexample.origin, DraftCase) and not counterexample.finding.rows:
+        return False
+    return counterexample.origin is None or counterexample.run.complete
 
 
 def _calls(counterexample: Counterexample) -> list[list[str]]:
