@@ -43,8 +43,8 @@ def check_head(request: pytest.FixtureRequest) -> HeadChecker:
     if found.no_layout is not None:
         found.tally.refused[found.no_layout] += 1
         pytest.skip(f"head {target.head} has no layout at tp_size {target.tp_size}: {found.no_layout}")
-    if found.bad_table is not None and not request.node.get_closest_marker("about_tables"):
-        pytest.skip(f"the table of head {target.head} is refuted, no row is compared under it: {found.bad_table}")
+    if found.facts.bad_table is not None and not request.node.get_closest_marker("about_tables"):
+        pytest.skip(f"the table of head {target.head} is refuted, no row is compared under it: {found.facts.bad_table}")
     return found
 
 

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from properties.strategies.effort import few
-from properties.strategies.hidden_states import HiddenStates, hidden_states
+from properties.strategies.effort import certifies, few
+from properties.strategies.hidden_states import FORMS, HiddenStates, hidden_states
 from refimpl.head_check import HeadChecker
+from refimpl.verdict.verdict import MINIMUM_ROWS
 
 pytestmark = [pytest.mark.head, pytest.mark.obligations("O0")]
+
+_CELLS = 1 << 23
 
 
 @pytest.mark.needs_hidden_states
@@ -23,6 +26,18 @@ def test_from_hidden_states(check_head: HeadChecker, data: st.DataObject) -> Non
     """Zero, one-hot, huge and tiny states, states along rows of the weights and between two; every step."""
     for case in data.draw(hidden_states(check_head.facts.num_logits)).cases(check_head):
         check_head(case)
+
+
+@pytest.mark.needs_own_answers
+def test_as_many_rows_as_a_verdict_asks_for(check_head: HeadChecker) -> None:
+    """A head that answers for its own reduction has no other rows: each is a test of all that lies in between."""
+    batch = max(len(FORMS), min(128, _CELLS // check_head.facts.num_logits))
+    seed = rows = 0
+    while rows < (MINIMUM_ROWS if certifies() else 1):
+        seed += 1
+        for case in HiddenStates(seed, batch).cases(check_head):
+            check_head(case)
+            rows += case.num_rows
 
 
 @pytest.mark.needs_hidden_states

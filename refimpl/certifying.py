@@ -220,7 +220,7 @@ def finish(session: pytest.Session, parts: list[dict[str, Any]]) -> None:
     if not state.asked and state.setting.profile not in verdict.CERTIFYING_PROFILES:
         return
     state.verdicts = _verdicts(state, parts, _left_out(session, state))
-    state.lines = readable.lines(state.verdicts)
+    state.lines = readable.lines(state.verdicts, _relative(state.certificate) if state.certificate else None)
     word = verdict.overall(state.verdicts)
     step_summary = os.environ.get("GITHUB_STEP_SUMMARY")
     try:
@@ -287,13 +287,17 @@ def _verdicts(state: _State, parts: list[dict[str, Any]], left_out: list[str]) -
         facts_of_head = state.heads.get(head or "")
         has_table = facts_of_head is None or facts_of_head.d2t is not None
         one = verdict.decide(
-            _conditional_ties(ledger, path, head), path, head, state.setting, problems=problems, has_table=has_table
+            _conditional_ties(ledger, path, head),
+            path,
+            head,
+            state.setting,
+            problems=problems,
+            has_table=has_table,
+            given_logits=facts_of_head is not None and not facts_of_head.starts_from_hidden_states,
         )
         notes = [str(note) for note in facts_of_head.figures.get("notes", [])] if facts_of_head else []
         if facts_of_head is not None and facts_of_head.figures.get("masks"):
             notes.append("this head masks or suppresses ids, so it can give rows that are all -inf")
-        if facts_of_head is not None and not facts_of_head.starts_from_hidden_states:
-            notes.append("given logits: the head has no weights")
         found.append(replace(one, head=None if head is None else shown(head), notes=(*one.notes, *notes)))
     return found
 
@@ -302,6 +306,7 @@ def _conditional_ties(ledger: Ledger, path: str, head: str | None) -> Ledger:
     """Once the smallest tie has shown a head's table to decide ties, other wrong ties of the pair are of that kind."""
     kind = Kind.WRONG_TIE.value
     own = [entry for entry in ledger.of((path, head), "O5") if entry.condition and entry.kind == kind]
+    own.sort(key=lambda entry: entry.scope.startswith("known: "))  # the smallest tie says more than those met by chance
     if head is None or not own:
         return ledger
 

@@ -14,7 +14,7 @@ from refimpl.case import Call, Case
 from refimpl.draft_check import DraftChecker
 from refimpl.head_case import HeadCase
 from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks
-from refimpl.ranks.outcome import Run
+from refimpl.ranks.outcome import RankOutcome, Run
 from refimpl.session import FAILURES, Checker, Failure, Session
 from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.head_reduce import Cause, HeadReducer
@@ -23,7 +23,7 @@ from refimpl.verdict.kinds import Kind
 from refimpl.verdict.obligations import Status
 from refimpl.verdict.reduce import Counterexample
 from refimpl.verdict.report import write_case
-from refimpl.vocab.d2t import TableReport, check_table, targets
+from refimpl.vocab.d2t import TableReport, targets
 from refimpl.vocab.layouts import Layout
 from refimpl.vocab.tie_rate import TieRate, from_tokens
 
@@ -38,6 +38,7 @@ class HeadTally:
     drafted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     known: Counter[tuple[str, str]] = field(default_factory=Counter)  # kind and reason: rows
+    conditional: Counter[tuple[str, str]] = field(default_factory=Counter)  # the same, of ties that the table decides
     failed: Counter[str] = field(default_factory=Counter)
 
     def plain(self) -> dict[str, Any]:
@@ -48,6 +49,7 @@ class HeadTally:
             "drafted": self.drafted,
             "refused": dict(self.refused),
             "known": [[kind, reason, rows] for (kind, reason), rows in self.known.items()],
+            "conditional": [[kind, reason, rows] for (kind, reason), rows in self.conditional.items()],
             "failed": dict(self.failed),
         }
 
@@ -90,10 +92,17 @@ class HeadChecker:
         return self.facts.layout(self.tp_size)
 
     def known(self, kind: Kind, *, by_draft_id: bool = False) -> str | None:
-        """The reason for which a divergence of this kind is no news, if the head states one."""
+        """The reason for which a divergence of this kind is no news, if there is one.
+
+        The head states it. That a sound table which does not rise decides ties need not be stated: it is the
+        condition of the verdict, see `refimpl.verdict.verdict`.
+        """
         for known in self.facts.figures["known"]:
             if kind.value in known["kinds"] and known["ties_by_draft_id"] == by_draft_id:
                 return str(known["reason"])
+        report = self.table_report
+        if by_draft_id and kind is Kind.WRONG_TIE and report is not None and not report.errors and report.inversions:
+            return f"the table does not rise strictly ({report.inversions} inverted pairs): see its condition"
         return None
 
     @property
@@ -112,30 +121,31 @@ class HeadChecker:
         claim = self._checker.tie_break
         return None if claim is None else claim == "draft_id"
 
-    @cached_property
-    def table_report(self) -> TableReport | None:
-        d2t = self.facts.d2t
-        if d2t is None:
-            return None
-        return check_table(d2t, self.facts.num_logits, int(self.facts.figures["vocab_size"]))
-
     @property
-    def bad_table(self) -> str | None:
-        """What makes the head's table unusable."""
-        fault = self.facts.figures.get("table_fault")  # a checkpoint's, with its likely mistakes by name
-        if fault is not None:
-            return str(fault)
-        report = self.table_report
-        return report.errors[0] if report is not None and report.errors else None
+    def table_report(self) -> TableReport | None:
+        return self.facts.table_report
 
     def table(self) -> None:
         """Raises `Failure` for a table that is no injective map into the target vocabulary."""
-        if self.bad_table is None:
+        facts, kind = self.facts, Kind.BAD_TABLE
+        if facts.bad_table is None:
             return
-        size = bits.encode(np.zeros((1, self.facts.num_logits)), self.facts.logits_dtype)
-        case = Case((Call(self.layout, self.facts.logits_dtype, size),))
-        self.tally.failed[Kind.BAD_TABLE.value] += 1
-        self._checker.fail(Kind.BAD_TABLE, self.bad_table, case, self._checker.run(case))
+        # No row is compared under it: what is kept is whose table it is, and a replay reads it again.
+        states = np.zeros((1, facts.input_size), bits.STORAGE[facts.dtype])
+        origin = HeadCase(facts.ref, self.layout, facts.dtype, states)
+        logits = np.zeros((1, facts.num_logits), bits.STORAGE[facts.logits_dtype])
+        counterexample = Counterexample(
+            kind=kind,
+            identity=kind.value,
+            case=Case((Call(self.layout, facts.logits_dtype, logits),)),
+            tie_rule="target_id",
+            run=Run((RankOutcome(),) * self.tp_size, self._session.ranks.limit),
+            finding=Finding(kind, kind.value, 0, facts.bad_table),
+            origin=origin,
+        )
+        self.tally.failed[kind.value] += 1
+        self._session.journal.line("bad table", head=facts.name, message=facts.bad_table)
+        raise FAILURES[kind](counterexample)
 
     @cached_property
     def breaks_ties_by_draft_id(self) -> Run | None:
@@ -186,15 +196,23 @@ class HeadChecker:
         self._session.tally(self.path, self.tp_size).rows.add(compared)
         reason = self.known(Kind.WRONG_TIE, by_draft_id=True)
         if reason is not None:
-            self._note_known(Kind.WRONG_TIE, reason, case.num_rows)
+            self._note_conditional(reason, case.num_rows)
         self.evidence("O5", Status.REFUTED, condition=text, kind=finding.identity, witness=str(file))
 
     def evidence(self, obligation: str, status: Status, **more: Any) -> None:
         """Add to the ledger what this test has shown by a rule of its own."""
         self._session.ledger.add(self._checker.evidence(obligation, status, **more))
 
+    def _note_conditional(self, reason: str, rows: int, witness: Counterexample | None = None) -> None:
+        """Rows that the order of the table decides: under it the verdict is conditional, not refuted."""
+        self.tally.conditional[Kind.WRONG_TIE.value, reason] += rows
+        self._note_seen(reason, witness)
+
     def _note_known(self, kind: Kind, reason: str, rows: int, witness: Counterexample | None = None) -> None:
         self.tally.known[kind.value, reason] += rows
+        self._note_seen(reason, witness)
+
+    def _note_seen(self, reason: str, witness: Counterexample | None) -> None:
         if reason not in self._seen and witness is not None:
             self.known_divergences.append((witness, reason))
         self._seen.add(reason)
@@ -303,7 +321,7 @@ class HeadChecker:
             finding=replace(finding, call=0, rows=(0,)),
             obligation="O5",
         )
-        self._note_known(Kind.WRONG_TIE, reason, count, witness)
+        self._note_conditional(reason, count, witness)
         return True
 
     # -- drafting ----------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ _NUMBERS = (("hidden states", 13), ("tied", 7), ("cross-shard", 11), ("given log
 
 @dataclass
 class HeadLine:
-    """The merged numbers of one head with one path at one tp_size. ``known``: (kind, reason) to rows."""
+    """The merged numbers of one head with one path at one tp_size.
+
+    ``known`` and ``conditional``: (kind, reason) to rows.
+    """
 
     starts_from_hidden_states: bool = True
     hidden: Counter[str] = field(default_factory=Counter)
@@ -19,6 +22,7 @@ class HeadLine:
     drafted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     known: Counter[tuple[str, str]] = field(default_factory=Counter)
+    conditional: Counter[tuple[str, str]] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -31,6 +35,8 @@ class HeadLine:
             return "REFUTED: " + ", ".join(sorted(self.failed))
         if self.known:
             return "REFUTED as known: " + ", ".join(sorted({kind for kind, _ in self.known}))
+        if self.conditional:
+            return "CONDITIONAL: " + ", ".join(sorted({kind for kind, _ in self.conditional}))
         if not self.rows:
             return "refused: " + next(iter(self.refused), "nothing was run")
         if not self.starts_from_hidden_states:
@@ -52,6 +58,8 @@ def merge(parts: list[dict[str, Any]]) -> dict[tuple[str, str, int], HeadLine]:
             line.failed.update(entry["failed"])
             for kind, reason, rows in entry["known"]:
                 line.known[kind, reason] += rows
+            for kind, reason, rows in entry["conditional"]:
+                line.conditional[kind, reason] += rows
     return merged
 
 
@@ -70,6 +78,8 @@ def render(parts: list[dict[str, Any]]) -> list[str]:
         lines.append(f"{head:<{wide}}  {path:<{far}}  {tp_size:>2}  {'  '.join(cells)}  {line.verdict}")
         for (kind, reason), rows in sorted(line.known.items()):
             reasons.setdefault(f"known of {head}: {kind}: {reason}", []).append(f"{path} tp {tp_size}: {rows} rows")
+        for (kind, reason), rows in sorted(line.conditional.items()):
+            reasons.setdefault(f"condition of {head}: {kind}: {reason}", []).append(f"{path} tp {tp_size}: {rows} rows")
         for message, cases in sorted(line.refused.items()):
             if line.rows:
                 reasons.setdefault(f"not compared for {head}: {message}", []).append(

@@ -50,6 +50,7 @@ ENGINE = pytest.StashKey[engines.EngineFacts]()  # of --engine, where it is give
 # By test, identities of divergences that the adopter's file says are known, with the reason of each.
 KNOWN_IDENTITIES = pytest.StashKey[dict[str, dict[str, str]]]()
 SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
+NOTHING_COMPARED = pytest.StashKey[bool]()  # and for that alone the run is red
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
 _FIRST_WORD_SECONDS = 15.0
@@ -345,6 +346,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "obligations(O1, ...): what rows that hold are evidence for, see the ledger")
     config.addinivalue_line("markers", "head: the property is about a draft head, see --head")
     config.addinivalue_line("markers", "needs_path: the property is about heads that leave the reduction to a path")
+    config.addinivalue_line("markers", "needs_own_answers: the property is about heads that answer for themselves")
     config.addinivalue_line("markers", "needs_hidden_states: the property is about heads that make logits or tokens")
     config.addinivalue_line("markers", "about_tables: the property of a head is decided under a wrong table too")
     config.addinivalue_line("markers", "needs_table: the property is about heads that have a table")
@@ -450,15 +452,17 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     current = config.stash.get(SESSION, None)
-    if current is None:
-        certifying.finish(session, config.stash[SUMMARIES])
-        return
-    config.stash[SUMMARIES].append(current.summary())
+    parts = config.stash[SUMMARIES]
+    if current is not None:
+        parts.append(current.summary())
     if hasattr(config, "workeroutput"):
-        config.workeroutput["argmax_parity"] = current.summary()
-    elif exitstatus == 0 and not summary.compared(config.stash[SUMMARIES]):
+        config.workeroutput["argmax_parity"] = parts[-1]
+    elif exitstatus == 0 and parts and not summary.compared(parts):
         session.exitstatus = 1  # green without a single row compared would be no verdict
-    certifying.finish(session, config.stash[SUMMARIES])
+        config.stash[NOTHING_COMPARED] = True
+    certifying.finish(session, parts)
+    if current is None:
+        return
     current.journal.close(int(session.exitstatus))
 
 
@@ -506,6 +510,8 @@ def _head_targets(metafunc: pytest.Metafunc) -> list[HeadTarget]:
     targets = []
     for name, facts in metafunc.config.stash.get(HEADS, {}).items():
         if "needs_path" in needs and facts.own_tokens:
+            continue
+        if "needs_own_answers" in needs and not facts.own_tokens:
             continue
         if "needs_hidden_states" in needs and not facts.starts_from_hidden_states:
             continue
@@ -602,7 +608,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             backend=checker.backend,
         )
         evidence = _refutation(checker, witness, _shown(file))
-        ledger.add(replace(evidence, scope=f"known: {reason}"))
+        # A tie that the table decides: all other rows stand.
+        condition = reason if witness.obligation == "O5" else ""
+        ledger.add(replace(evidence, scope=f"known: {reason}", condition=condition))
     named = [name for mark in item.iter_markers("obligations") for name in mark.args]
     if isinstance(error, Unknown):
         for name in named:
@@ -653,7 +661,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line(line)
     for line in certifying.lines(terminalreporter.config):
         terminalreporter.write_line(line)
-    if not summary.compared(parts):
+    if terminalreporter.config.stash.get(NOTHING_COMPARED, False):
         terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)
     current = terminalreporter.config.stash.get(SESSION, None)
     if current is not None and current.journal.interrupted is not None:

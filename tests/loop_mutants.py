@@ -101,6 +101,11 @@ def declines(local_logits: Any, shard: Any, group: Any, d2t: Any = None) -> Any:
     raise UnsupportedInput("nothing of this form")
 
 
+def always_raises(local_logits: Any, shard: Any, group: Any, d2t: Any = None) -> Any:
+    """Nothing of it can be compared, which is a failure and not an empty run."""
+    raise ValueError("never")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AnswerRaises(Engine):
     """An engine whose local answer knows two steps."""

@@ -142,6 +142,26 @@ class TestWords:
         entries = [entry for entry in whole() if entry.obligation != "O5" or entry.tp_size != 2]
         assert "not run (refused: no tables)" in verdict([*entries, refusal]).reasons[0]
 
+    def test_a_head_that_was_never_compared(self) -> None:
+        """What is known of the path alone, O0 aside, would do for any head."""
+        refusal = replace(sampled("O4", 2), head=HEAD, status=Status.NOT_RUN, count=0, scope="refused: too wide")
+        entries = [entry for entry in whole() if entry.head is None]
+        found = verdict([*entries, refusal], given_logits=True)
+        assert found.word is Word.UNKNOWN
+        assert found.reasons[:2] == (
+            "no row of this head was compared at tp 2 (refused: too wide)",
+            "no row of this head was compared at tp 4",
+        )
+
+    def test_a_head_without_weights(self) -> None:
+        """O0 is none of its scope, and the word says so."""
+        entries = [replace(entry, obligation="O4") if entry.obligation == "O0" else entry for entry in whole()]
+        found = verdict(entries, given_logits=True)
+        assert found.word is Word.CERTIFIED and "O0" not in {row.obligation for row in found.rows}
+        assert found.title == f"CERTIFIED ({PATH}, {HEAD}, given logits, gloo, cpu, tp 2,4)"
+        assert any(note.startswith("given logits: the head has no weights") for note in found.notes)
+        assert verdict(entries).word is Word.UNKNOWN
+
     def test_a_head_that_answers_for_itself(self) -> None:
         entries = [replace(sampled("O0", size), path=OWN) for size in SETTING.tp_sizes]
         assert decide(Ledger(entries), OWN, HEAD, SETTING).word is Word.CERTIFIED
@@ -476,7 +496,8 @@ def test_what_stands_against_all_verdicts_is_said_once_and_long_lists_are_cut() 
     assert [line for line in said if "dev profile" in line] == [f"of every verdict below: {many[0].reasons[0]}"]
     assert said.count(many[0].title) == said.count(many[1].title) == 1
     alone = readable.lines(many[:1])
-    assert alone[-1] == f"    and {len(many[0].reasons) - 3} more, all of them in the certificate"
+    assert alone[-1] == f"    and {len(many[0].reasons) - 3} more, all of them with --certificate=OUT.json"
+    assert readable.lines(many[:1], "out.json")[-1].endswith("more, all of them in out.json")
     assert len(alone) == 5
 
 

@@ -41,6 +41,8 @@ def test_and_nothing_else_does() -> None:
         entry(status=Status.TESTED),
     ]
     assert conditions(shown, *others) == ["some rows", *[""] * len(others)]
+    met = entry(scope="known: the table is unsorted", condition="met by chance")
+    assert conditions(met, shown) == ["some rows"] * 2
     assert conditions(entry()) == [""]  # not shown by the smallest tie
     assert conditions(entry(kind="doubtful table", condition="if it is meant"), entry()) == ["if it is meant", ""]
 

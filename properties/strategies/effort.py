@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import settings
 
+CI_EXAMPLES = 30
 NIGHTLY_EXAMPLES = 300
 
 
@@ -22,6 +23,13 @@ def many(factor: int) -> settings:
     profile = settings.default
     assert profile is not None
     return settings(max_examples=profile.max_examples * factor, database=None)
+
+
+def certifies() -> bool:
+    """Whether a verdict may come of this profile: then every obligation needs its least number of rows."""
+    profile = settings.default
+    assert profile is not None
+    return profile.max_examples >= CI_EXAMPLES
 
 
 def nightly() -> bool:

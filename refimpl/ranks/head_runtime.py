@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from refimpl.head_case import HeadCase, HeadRef
 from refimpl.heads import HeadError
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks, RanksUnavailable, Spec
-from refimpl.vocab.d2t import check_table
+from refimpl.vocab.d2t import TableReport, check_table
 from refimpl.vocab.layouts import Layout
 
 OWN = "own"  # in the place of a path's name: the head answers for its own reduction
@@ -69,9 +70,22 @@ class HeadFacts:
     def starts_from_hidden_states(self) -> bool:
         return self.has_weights or self.own_tokens
 
+    @cached_property
+    def table_report(self) -> TableReport | None:
+        return None if self.d2t is None else check_table(self.d2t, self.num_logits, int(self.figures["vocab_size"]))
+
     @property
     def has_rising_table(self) -> bool:
-        return self.d2t is None or check_table(self.d2t, self.num_logits).is_rising
+        return self.table_report is None or self.table_report.is_rising
+
+    @property
+    def bad_table(self) -> str | None:
+        """What makes the head's table unusable."""
+        fault = self.figures.get("table_fault")  # a checkpoint's, with its likely mistakes by name
+        if fault is not None:
+            return str(fault)
+        report = self.table_report
+        return report.errors[0] if report is not None and report.errors else None
 
     def layout(self, tp_size: int) -> Layout:
         """Raises HeadError where the head has no layout at this tp_size."""

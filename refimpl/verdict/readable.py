@@ -15,11 +15,13 @@ _REASONS = 3
 _CUT = "\n\n*Cut: GitHub takes 1 MiB a step. The certificate holds the rest.*\n"
 
 
-def lines(verdicts: Iterable[Verdict]) -> list[str]:
+def lines(verdicts: Iterable[Verdict], certificate: str | None = None) -> list[str]:
     """A few lines a verdict: the word with its scope, what stands against it, and under what condition it holds.
 
-    What stands against every one of several verdicts is said once.
+    What stands against every one of several verdicts is said once. ``certificate``: where all of it is written, if it
+    is.
     """
+    where = f"all of them in {certificate}" if certificate else "all of them with --certificate=OUT.json"
     every = list(verdicts)
     common = [r for r in every[0].reasons if all(r in verdict.reasons for verdict in every)] if len(every) > 1 else []
     found = [f"of every verdict below: {reason}" for reason in common]
@@ -28,7 +30,7 @@ def lines(verdicts: Iterable[Verdict]) -> list[str]:
         own = [reason for reason in verdict.reasons if reason not in common]
         found += [f"    {reason}" for reason in own[:_REASONS]]
         if len(own) > _REASONS:
-            found.append(f"    and {len(own) - _REASONS} more, all of them in the certificate")
+            found.append(f"    and {len(own) - _REASONS} more, {where}")
         found += [f"    except: {condition}" for condition in verdict.conditions]
         if not verdict.reasons:
             proved = [row.obligation for row in verdict.rows if row.status is Status.PROVED]

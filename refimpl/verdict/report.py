@@ -175,7 +175,8 @@ def _stakes(counterexample: Counterexample, call: Call, row: int) -> tuple[list[
 
 def _has_logits(counterexample: Counterexample) -> bool:
     """Whether the case holds the ranks' own logits; of a case from hidden states they may not have made any."""
-    if isinstance(counterexample.origin, DraftCase) and not counterexample.finding.rows:
+    is_loop = isinstance(counterexample.origin, DraftCase)
+    if counterexample.kind is Kind.BAD_TABLE or (is_loop and not counterexample.finding.rows):
         return False
     return counterexample.origin is None or counterexample.run.complete
 

@@ -60,7 +60,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One (path, head) pair. ``reasons`` say why it is not CERTIFIED, ``conditions`` under what it holds."""
+    """One (path, head) pair. ``reasons`` say why it is not CERTIFIED, ``conditions`` under what it holds.
+
+    ``given_logits``: of a head without weights, whose logits no path can be told to see: O0 is none of its scope.
+    """
 
     path: str
     head: str | None
@@ -70,11 +73,13 @@ class Verdict:
     reasons: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    given_logits: bool = False
 
     @property
     def title(self) -> str:
         """The word with its scope: ``CERTIFIED (gather_pairs, gloo, cpu, tp 2,4)``."""
-        parts = [self.path, *([self.head] if self.head else []), self.setting.backend, self.setting.device]
+        parts = [self.path, *([self.head] if self.head else []), *(["given logits"] if self.given_logits else [])]
+        parts += [self.setting.backend, self.setting.device]
         return f"{self.word.value} ({', '.join(parts)}, tp {','.join(map(str, self.setting.tp_sizes))})"
 
     def to_value(self) -> dict[str, Any]:
@@ -151,19 +156,26 @@ def decide(
     *,
     problems: Iterable[str] = (),
     has_table: bool = True,
+    given_logits: bool = False,
 ) -> Verdict:
     """The verdict on a pair.
 
     ``problems``: why the run as a whole shows less than it should (a test that broke outside of a case, a worker that
-    died). ``has_table``: whether the condition about all -inf rows concerns the head.
+    died). ``has_table``: whether the condition about all -inf rows concerns the head. ``given_logits``: the head has no
+    weights, so O0 is not asked of it.
     """
     pair = evidence_for(ledger, path, head)
     subject = (path, head)
-    rows = tuple(row for row in pair.table(subject) if head is not None or row.obligation != "O0")
+    asks_o0 = head is not None and not given_logits
+    rows = tuple(row for row in pair.table(subject) if asks_o0 or row.obligation != "O0")
     refuted = [entry for row in rows for entry in row.evidence if entry.status is Status.REFUTED]
     firm = [entry for entry in refuted if not entry.condition]
     conditions = list(dict.fromkeys(entry.condition for entry in refuted if entry.condition))
-    unknown = [*problems, *_not_shown(rows, pair, subject, setting)]
+    unknown = [
+        *problems,
+        *(_never_compared(ledger.of(subject), setting) if given_logits else []),
+        *_not_shown(rows, pair, subject, setting),
+    ]
     if setting.profile not in CERTIFYING_PROFILES:
         choices = " or ".join(CERTIFYING_PROFILES)
         unknown.insert(0, f"the {setting.profile} profile is too short to certify; run --hypothesis-profile={choices}")
@@ -177,13 +189,28 @@ def decide(
     notes = [NOT_ALL_NEG_INF] if has_table else []
     if head is None:
         notes.append("given logits: whether both paths see the same logits (O0) is a matter of the head")
-    return Verdict(path, head, word, setting, rows, tuple(dict.fromkeys(reasons)), tuple(conditions), tuple(notes))
+    if given_logits:
+        notes.append("given logits: the head has no weights; whether both paths see the same logits (O0) is not asked")
+    return Verdict(
+        path, head, word, setting, rows, tuple(dict.fromkeys(reasons)), tuple(conditions), tuple(notes), given_logits
+    )
 
 
 def overall(verdicts: Iterable[Verdict]) -> Word:
     """The word for a run: the gravest; UNKNOWN where there is no verdict at all."""
     words = {verdict.word for verdict in verdicts}
     return next((word for word in Word if word in words), Word.UNKNOWN)
+
+
+def _never_compared(own: list[Evidence], setting: Setting) -> list[str]:
+    """What is known of a path alone would do for a head of which no O0 is asked and every row was refused."""
+    found = []
+    for tp_size in setting.tp_sizes:
+        here = [entry for entry in own if entry.tp_size == tp_size]
+        if not any(entry.count or entry.status is Status.REFUTED for entry in here):
+            why = next((entry.scope for entry in here if entry.status is Status.NOT_RUN), "")
+            found.append(f"no row of this head was compared at tp {tp_size}{f' ({why})' if why else ''}")
+    return found
 
 
 def _not_shown(rows: tuple[Row, ...], ledger: Ledger, subject: tuple[str, str | None], setting: Setting) -> list[str]:
