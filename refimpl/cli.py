@@ -19,7 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
 
     replay = commands.add_parser("replay", help="run one recorded case again: fixed, still fails, or could not run")
     replay.add_argument("case", type=Path, metavar="CASE.json", help="a case file as a report names it")
-    replay.add_argument("--path", help="another path than the recorded one")
+    replay.add_argument(
+        "--path", "--topk-path", metavar="NAME", help="another path than the recorded one, of the same contract"
+    )
     replay.add_argument("--backend", choices=("auto", "nccl", "gloo"), help="another backend than the recorded one")
     replay.add_argument("--rank-timeout", default="10", metavar="SECONDS")
 

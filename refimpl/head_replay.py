@@ -11,13 +11,11 @@ from refimpl.head_case import HeadCase, HeadRef
 from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks, facts_of
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
-from refimpl.replay import FIXED, STILL_FAILS, could_not, still_fails
+from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not, still_fails
 from refimpl.verdict.draft_judge import judge_draft
 from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.judge import Judgement
 from refimpl.verdict.kinds import Kind
-
-_REPEATS = 4
 
 
 def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
@@ -31,7 +29,9 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
     if note.get("kind") == Kind.BAD_TABLE.value:
         return _replay_table(file, case.head, limit)
     path = path or note.get("path")
-    wrong = None if path == OWN else "it names no path; give one with --path" if not path else loading.check_form(path)
+    wrong = "it names no path; give one with --path" if not path else None
+    if path and path != OWN:
+        wrong = loading.check_argmax_path(path)
     if wrong:
         return could_not(f"{file}: {wrong}")
     assert isinstance(path, str)
@@ -48,7 +48,7 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
                 return could_not(f"{file}: head {facts.name} {words}")
             asked = HeadRanks(ranks, path, facts, case.tp_size)
             run, judgement = _run(asked, case)
-            for _ in range(_REPEATS - 1):  # what depends on chance rarely shows at once
+            for _ in range(REPEATS - 1):  # what depends on chance rarely shows at once
                 if judgement.findings:
                     break
                 ranks.retire()
@@ -59,7 +59,7 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
         return still_fails(name, judgement.findings, run)
     if judgement.refused is not None:
         return could_not(f"{file}: the case is refused: {judgement.refused}")
-    print(f"fixed: {name} gives the full gather's tokens, {_REPEATS} times")
+    print(f"fixed: {name} gives the full gather's tokens, {REPEATS} times")
     return FIXED
 
 

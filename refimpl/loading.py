@@ -63,6 +63,20 @@ def check_form(name: str, shipped: tuple[str, ...] = (*SHIPPED_PATHS, *PEER_PATH
     return None
 
 
+def check_argmax_path(name: str) -> str | None:
+    """What is wrong with a name as that of an argmax path, without importing anything."""
+    if name in TOPK_PATHS:
+        return f"it is a top-k path, of another contract; give it as --topk-path={name}"
+    return check_form(name)
+
+
+def check_topk_path(name: str) -> str | None:
+    """The same of a top-k path."""
+    if name in (*SHIPPED_PATHS, *PEER_PATHS, REFERENCE):
+        return f"it is an argmax path, of another contract; give it as --path={name}"
+    return check_form(name, TOPK_PATHS)
+
+
 def load(name: str) -> Any:
     """Import what a name says. Raises LoadError."""
     wrong = check_form(name)

@@ -243,9 +243,7 @@ def _parse_options(config: pytest.Config) -> _Run:
         raise pytest.UsageError("-n under torchrun would start ranks of ranks; use -n without torchrun, with --tp")
     paths = loading.expand(config.getoption("--path") or ("own",))
     for path in paths:
-        wrong = loading.check_form(path)
-        if path in loading.TOPK_PATHS:
-            wrong = f"it is a top-k path, of another contract; give it as --topk-path={path}"
+        wrong = loading.check_argmax_path(path)
         if wrong:
             raise pytest.UsageError(f"--path={path}: {wrong}")
     backend = config.getoption("--backend")
@@ -580,7 +578,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             file = reports.write_case(
                 counterexample, journal.cases, property_id=item.nodeid, path=checker.path, backend=checker.backend
             )
-            ledger.add(_refutation(checker, counterexample, _shown(file)))
+            ledger.add(_refutation(checker, counterexample, reports.shown(file)))
             texts.append(
                 reports.render(
                     counterexample,
@@ -588,7 +586,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
                     head=checker.head,
                     path=checker.path,
                     backend=checker.backend,
-                    replay_command=f"argmax-parity replay {_shown(file)}",
+                    replay_command=f"argmax-parity replay {reports.shown(file)}",
                 )
             )
         if result.outcome == "failed":
@@ -607,7 +605,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             path=checker.path,
             backend=checker.backend,
         )
-        evidence = _refutation(checker, witness, _shown(file))
+        evidence = _refutation(checker, witness, reports.shown(file))
         # A tie that the table decides: all other rows stand.
         condition = reason if witness.obligation == "O5" else ""
         ledger.add(replace(evidence, scope=f"known: {reason}", condition=condition))
@@ -638,13 +636,6 @@ def _refutation(checker: Checker, counterexample: Counterexample, witness: str) 
     )
 
 
-def _shown(file: Path) -> str:
-    try:
-        return str(file.relative_to(Path.cwd()))
-    except ValueError:
-        return str(file)
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     parts = terminalreporter.config.stash.get(SUMMARIES, [])
     if not parts:
@@ -665,5 +656,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line("No row was compared: this run shows nothing and is red.", red=True)
     current = terminalreporter.config.stash.get(SESSION, None)
     if current is not None and current.journal.interrupted is not None:
-        file = _shown(current.journal.interrupted)
+        file = reports.shown(current.journal.interrupted)
         terminalreporter.write_line(f"interrupted at a case, to run it again: argmax-parity replay {file}")

@@ -15,6 +15,7 @@ from refimpl.head_case import is_head_case
 from refimpl.ranks.engine_runtime import both, engine_facts
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
+from refimpl.topk.case import is_topk_case
 from refimpl.verdict import traffic
 from refimpl.verdict.engine_judge import judge_engine
 from refimpl.verdict.judge import Finding, Judgement, describe, judge
@@ -22,7 +23,7 @@ from refimpl.verdict.kinds import Kind
 from refimpl.vocab.layouts import even_layout
 
 FIXED, STILL_FAILS, COULD_NOT_RUN = 0, 1, 4
-_REPEATS = 4
+REPEATS = 4
 
 
 def replay_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
@@ -33,6 +34,10 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
         return replay_head_case(file, path=path, backend=backend, limit=limit)
     if is_engine_case(file):
         return _replay_engine(file, backend, limit)
+    if is_topk_case(file):
+        from refimpl.topk.replay import replay_topk_case
+
+        return replay_topk_case(file, path=path, backend=backend, limit=limit)
     try:
         case, note = Case.load(file)
     except CaseError as error:
@@ -40,7 +45,7 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     path = path or note.get("path")
     if not isinstance(path, str):
         return could_not(f"{file}: it names no path; give one with --path")
-    wrong = loading.check_form(path)
+    wrong = loading.check_argmax_path(path)
     if wrong:
         return could_not(f"{file}: {wrong}")
     wrong = _unknown_words(note)
@@ -53,7 +58,7 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
         with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
             run, verdict = _run(ranks, case, path, tie_rule)
             answers = [_answers(run)]
-            for _ in range(_REPEATS - 1):  # what depends on chance rarely shows at once
+            for _ in range(REPEATS - 1):  # what depends on chance rarely shows at once
                 if not verdict.findings:
                     run, verdict = _run(ranks, case, path, tie_rule)
                     answers.append(_answers(run))
@@ -70,7 +75,7 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
         return STILL_FAILS
     if verdict.refused is not None:
         return could_not(f"{file}: the path refuses the case: {verdict.refused}")
-    print(f"fixed: {path} on tp {case.tp_size} gives the reference's tokens, {_REPEATS} times")
+    print(f"fixed: {path} on tp {case.tp_size} gives the reference's tokens, {REPEATS} times")
     return FIXED
 
 

@@ -17,16 +17,19 @@ import torch
 from hypothesis import settings
 
 from properties.strategies.topk import k_of
-from refimpl import bits, loading
+from refimpl import bits, cli, loading
 from refimpl.case import Call
 from refimpl.ranks.journal import Journal
+from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Session
-from refimpl.topk.case import TopKCall, TopKCase
+from refimpl.topk.case import TopKCall, TopKCase, is_topk_case
 from refimpl.topk.checker import TopKChecker, TopKFailure
 from refimpl.topk.full_gather_topk import greatest
-from refimpl.topk.judge import ENTRY_KINDS, KINDS
+from refimpl.topk.judge import ENTRY_KINDS, KINDS, TopKFinding
 from refimpl.topk.oracle import oracle_topk
+from refimpl.topk.reduce import TopKCounterexample
+from refimpl.topk.report import write_case
 from refimpl.vocab.d2t import offsets
 from refimpl.vocab.layouts import layout_from_sizes
 from tests.topk_mutants import KINDS as MUTANTS
@@ -90,10 +93,15 @@ def test_the_report_says_it_on_one_screen(session: Session) -> None:
     assert failure is not None
     report = str(failure)
     assert len(report.splitlines()) <= 40
+    assert max(len(line) for line in report.splitlines()[:-1]) <= 100
     assert "NumPy" in report
     assert "path, rank 1" in report
-    (case,) = json.loads(report.splitlines()[-1])
-    assert len(case["bounds"]) == 2
+    *_, before, command = report.splitlines()
+    assert before == "to replay exactly this case:"
+    file = ROOT / command.removeprefix("argmax-parity replay ")
+    case, note = TopKCase.load(file)
+    assert case.digest == failure.counterexample.case.digest
+    assert (note["kind"], note["path"]) == (failure.kind, "tests.topk_mutants:local_ids")
 
 
 def test_the_order_of_the_contract() -> None:
@@ -155,7 +163,10 @@ def run_pytest(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--topk-path=nothing", "--topk-path=nothing: 'nothing' is neither package.module:name nor file.py:name"),
+        (
+            "--topk-path=nothing",
+            "nor file.py:name nor one of full_gather_topk, gather_topk_candidates",
+        ),
         ("--topk-path=gather_pairs", "it is an argmax path, of another contract; give it as --path=gather_pairs"),
         ("--path=gather_topk_candidates", "it is a top-k path, of another contract; give it as --topk-path="),
     ],
@@ -171,5 +182,110 @@ def test_a_failing_run_prints_the_report() -> None:
     done = run_pytest("--topk-path=tests.topk_mutants:local_ids", "-k", "beyond_the_shard")
     assert done.returncode == 1
     assert "\npath tests.topk_mutants:local_ids\n" in done.stdout
-    assert "the whole case:" in done.stdout
+    assert "\nto replay exactly this case:\nargmax-parity replay " in done.stdout
     assert "Traceback" not in done.stdout
+
+
+# -- replay -----------------------------------------------------------------------------------------------------------
+
+
+def replay(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    status = cli.main(["replay", *arguments])
+    said = capsys.readouterr()
+    assert "Traceback" not in said.out + said.err
+    return status, (said.out + said.err).strip()
+
+
+def _failing(folder: Path, width: int = 4, batch: int = 1, k: int = 2) -> Path:
+    """A file about a path that returns local ids, which the second shard's are not."""
+    logits = bits.encode(np.tile(np.arange(2.0 * width), (batch, 1)), "bfloat16")
+    case = TopKCase((TopKCall(Call(layout_from_sizes((width, width)), "bfloat16", logits), k),))
+    found = TopKCounterexample(case, TopKFinding("wrong-entry", 0, "row 0", (0,)), Run((), 1.0))
+    return write_case(found, folder, property_id="a test", path="tests.topk_mutants:local_ids", backend="gloo")
+
+
+@pytest.mark.parametrize(("width", "suffix"), [(4, ".json"), (300, ".safetensors")])
+def test_a_case_is_replayed_with_its_path_or_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int, suffix: str
+) -> None:
+    file = _failing(tmp_path, width, batch=width // 4)
+    assert file.suffix == suffix
+    status, said = replay(capsys, str(file))
+    assert (status, said.splitlines()[0]) == (1, "still fails: top-k path tests.topk_mutants:local_ids on tp 2")
+    for option in ("--topk-path", "--path"):
+        status, said = replay(capsys, str(file), f"{option}=gather_topk_candidates")
+        words = "gives the full gather's values and ids, 4 times"
+        assert (status, said) == (0, f"fixed: top-k path gather_topk_candidates on tp 2 {words}")
+
+
+def test_a_k_beyond_the_vocabulary_is_fixed_by_refusing_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = replay(capsys, str(_failing(tmp_path, k=9)), "--topk-path=gather_topk_candidates")
+    assert (status, said) == (0, "fixed: top-k path gather_topk_candidates on tp 2 refuses k, as it must, 4 times")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ({"k": [0]}, "k is 0, it must be a whole number of 1 or more"),
+        ({"k": [True]}, "k is True, it must be"),
+        ({"k": ["2"]}, "k is '2', it must be"),
+        ({"k": [1, 2]}, "k is [1, 2], it must be a list of one number for each of 1 call(s)"),
+        ({"k": None}, "k is None, it must be a list"),
+        ({"format": "argmax-parity/topk-case/9"}, "its format is 'argmax-parity/topk-case/9', this release reads"),
+        ({"case": {}}, "it is no case: KeyError: 'format'"),
+        ({"case": None}, "it is no case: TypeError"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: dict[str, Any], said: str
+) -> None:
+    file = _failing(tmp_path)
+    document = json.loads(file.read_text())
+    document["topk_case"] |= damage
+    file.write_text(json.dumps(document))
+    status, words = replay(capsys, str(file))
+    assert status == 4
+    assert words.startswith(f"could not run: {file}: {said}")
+    assert len(words.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({"topk_case": 5}, (), "it is no top-k case: TypeError"),
+        ({"path": None}, (), "it names no path; give one with --topk-path"),
+        ({"kind": "wrong-maximum-of-all"}, (), "kind is 'wrong-maximum-of-all', which is no failure kind of top-k"),
+        ({"backend": "mpi"}, (), "backend is 'mpi', it must be auto, nccl or gloo"),
+        ({}, ("--path=gather_pairs",), "it is an argmax path, of another contract"),
+        ({}, ("--path=nothing",), "'nothing' is neither package.module:name nor file.py:name nor one of full_gather_t"),
+    ],
+)
+def test_what_a_file_or_command_names_wrongly_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], options: tuple[str, ...], said: str
+) -> None:
+    file = _failing(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    status, words = replay(capsys, str(file), *options)
+    assert status == 4
+    assert words.startswith(f"could not run: {file}: {said}")
+    assert len(words.splitlines()) == 1
+
+
+def test_a_cut_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (_failing(tmp_path), _failing(tmp_path, 300, 40)):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        status, words = replay(capsys, str(file))
+        assert status == 4
+        assert words.startswith(f"could not run: {file}: ")
+        assert len(words.splitlines()) == 1
+
+
+def test_the_case_that_ran_when_a_run_ended_is_one_of_top_k(tmp_path: Path) -> None:
+    case, _ = TopKCase.load(_failing(tmp_path))
+    journal = Journal(tmp_path / "journal", "topk")
+    journal.begin(case, {"path": "gather_topk_candidates"})
+    running = journal.folder / "running.safetensors"
+    assert is_topk_case(running)
+    again, note = TopKCase.load(running)
+    assert (again.digest, again.ks, note["path"]) == (case.digest, [2], "gather_topk_candidates")
+    journal.close(0)

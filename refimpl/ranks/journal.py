@@ -14,16 +14,22 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
-from refimpl.case import Case
-from refimpl.draft_case import DraftCase
-from refimpl.engine_case import EngineCase
-from refimpl.head_case import HeadCase
-
-AnyCase: TypeAlias = Case | HeadCase | DraftCase | EngineCase
 _KEPT_RUNS = 20
 INTERRUPTED = 2  # pytest's status
+
+
+class Recorded(Protocol):
+    """What a journal needs of a case, of whatever sort: its content as a file in parts, and its stable name."""
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def to_buffers(self, note: dict[str, str]) -> list[bytes] | list[bytes | memoryview]: ...
 
 
 class Journal:
@@ -46,7 +52,7 @@ class Journal:
         for old in sorted(runs.iterdir())[:-_KEPT_RUNS]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def begin(self, case: AnyCase, note: dict[str, str]) -> None:
+    def begin(self, case: Recorded, note: dict[str, str]) -> None:
         """Put the case in the place of the one before: in the same file, whose pages the system then need not free.
 
         The length of the header comes last. A driver that is killed before that was running no case.
@@ -64,7 +70,7 @@ class Journal:
         os.ftruncate(self._file, size)
         os.pwrite(self._file, length, 0)
 
-    def end(self, case: AnyCase, note: dict[str, str], outcome: str, **more: Any) -> None:
+    def end(self, case: Recorded, note: dict[str, str], outcome: str, **more: Any) -> None:
         self._under_way = False
         if outcome not in ("holds", "refused"):
             more["digest"] = case.digest

@@ -1,17 +1,25 @@
-"""A top-k case: calls of one path, each with its k, and how the ranks are asked."""
+"""A top-k case: calls of one path, each with its k, how it is kept in a file, and how the ranks are asked."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from refimpl import loading
-from refimpl.case import Call, Case
+from refimpl.case import Call, Case, CaseError
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks, Spec
+
+FORMAT = "argmax-parity/topk-case/1"
+_GREATEST_K = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +44,86 @@ class TopKCase:
         return self.plain.tp_size
 
     @property
+    def num_rows(self) -> int:
+        return self.plain.num_rows
+
+    @cached_property
     def plain(self) -> Case:
-        """The calls without their k: what the journal holds."""
+        """The calls without their k."""
         return Case(tuple(entry.call for entry in self.calls))
+
+    @property
+    def ks(self) -> list[int]:
+        return [entry.k for entry in self.calls]
+
+    @cached_property
+    def digest(self) -> str:
+        """A stable name of the case's content."""
+        return hashlib.blake2b(f"{self.plain.digest}{self.ks}".encode(), digest_size=12).hexdigest()
+
+    # -- in a file: the plain case, and beside it the k of each call ---------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "k": self.ks, "case": self.plain.to_json()}
+
+    @classmethod
+    def from_json(cls, document: Any) -> TopKCase:
+        """Raises CaseError."""
+        try:
+            return cls._with_ks(Case.from_json(document["case"]), document)
+        except (KeyError, TypeError) as error:
+            raise CaseError(f"it is no top-k case: {type(error).__name__}: {error}") from error
+
+    @classmethod
+    def _with_ks(cls, plain: Case, head: Any) -> TopKCase:
+        if head["format"] != FORMAT:
+            raise CaseError(f"its format is {head['format']!r}, this release reads {FORMAT!r}")
+        ks = head["k"]
+        if not isinstance(ks, list) or len(ks) != len(plain.calls):
+            raise CaseError(f"k is {ks!r}, it must be a list of one number for each of {len(plain.calls)} call(s)")
+        for k in ks:
+            if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k < _GREATEST_K:
+                raise CaseError(f"k is {k!r}, it must be a whole number of 1 or more")
+        return cls(tuple(TopKCall(call, k) for call, k in zip(plain.calls, ks, strict=True)))
+
+    def to_buffers(self, note: dict[str, str]) -> list[bytes | memoryview]:
+        """A safetensors file in parts, as `refimpl.case.Case.to_buffers`."""
+        return self.plain.to_buffers({**note, "topk_case": json.dumps({"format": FORMAT, "k": self.ks})})
+
+    def to_bytes(self, note: dict[str, str]) -> bytes:
+        return b"".join(self.to_buffers(note))
+
+    @classmethod
+    def load(cls, path: Path) -> tuple[TopKCase, dict[str, Any]]:
+        """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
+        try:
+            if path.suffix == ".json":
+                document = json.loads(path.read_text())
+                return cls.from_json(document["topk_case"]), document
+            plain, note = Case.load(path)
+            head = json.loads(note.pop("topk_case"))
+        except CaseError as error:
+            words = str(error)
+            raise CaseError(words if words.startswith(f"{path}: ") else f"{path}: {words}") from error
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+        try:
+            return cls._with_ks(plain, head), note
+        except CaseError as error:
+            raise CaseError(f"{path}: {error}") from error
+        except (KeyError, TypeError) as error:
+            raise CaseError(f"{path}: it is no top-k case: {type(error).__name__}: {error}") from error
+
+
+def is_topk_case(path: Path) -> bool:
+    """Whether a file holds a top-k case; False also where it cannot be read."""
+    try:
+        if path.suffix == ".json":
+            return "topk_case" in json.loads(path.read_text())
+        with safe_open(str(path), framework="numpy") as file:
+            return "topk_case" in (file.metadata() or {})
+    except (OSError, ValueError, TypeError, SafetensorError):
+        return False
 
 
 def run(ranks: Ranks, case: TopKCase, path: str, *, count: bool = False, limit: float | None = None) -> Run:

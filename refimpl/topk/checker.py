@@ -8,9 +8,10 @@ from refimpl.session import Session, Unknown
 from refimpl.topk.case import TopKCase, run
 from refimpl.topk.judge import TopKFinding, TopKJudgement, judge
 from refimpl.topk.reduce import TopKCounterexample, reduce_failure
-from refimpl.topk.report import render
+from refimpl.topk.report import render, write_case
 from refimpl.verdict.judge import Tally, describe
 from refimpl.verdict.kinds import Kind
+from refimpl.verdict.report import shown
 
 _SHORT_LIMIT = 0.5
 
@@ -42,9 +43,8 @@ class TopKChecker:
 
     def __call__(self, case: TopKCase) -> TopKJudgement:
         """Raises TopKFailure with the smallest case found, or Unknown."""
-        name = f"{case.plain.digest}{[entry.k for entry in case.calls]}"
-        if name in self._failed:
-            raise self._failed[name]  # Hypothesis shows a failure by running it again
+        if case.digest in self._failed:
+            raise self._failed[case.digest]  # Hypothesis shows a failure by running it again
         outcome = self.run(case)
         judgement = judge(case, outcome)
         tally = self._session.tally(self.path, self.tp_size)
@@ -59,16 +59,16 @@ class TopKChecker:
                 calls=judgement.calls, rows=judgement.rows, tied_rows=judgement.tied_rows, nan_rows=judgement.nan_rows
             )
             tally.rows.add(numbers)
-            self._session.journal.end(case.plain, self._note(case), "holds")
+            self._session.journal.end(case, self._note(), "holds")
             return judgement
-        self._failed[name] = failure = self._failure(case, judgement.findings[0], outcome)
+        self._failed[case.digest] = failure = self._failure(case, judgement.findings[0], outcome)
         tally.kinds[failure.kind] += 1
-        self._session.journal.end(case.plain, self._note(case), "fails", kinds=[failure.kind])
+        self._session.journal.end(case, self._note(), "fails", kinds=[failure.kind])
         raise failure
 
     def run(self, case: TopKCase, *, count: bool = False) -> Run:
         """What the ranks do with a case, unjudged. ``count``: their collectives are counted. Raises Unknown."""
-        self._session.journal.begin(case.plain, self._note(case))
+        self._session.journal.begin(case, self._note())
         try:
             outcome = run(self._ranks, case, self.path, count=count, limit=self._limit)
         except (RanksUnavailable, PathUnusable, OSError) as error:
@@ -96,9 +96,10 @@ class TopKChecker:
 
     def _reported(self, counterexample: TopKCounterexample) -> TopKFailure:
         backend = self._ranks.backend.name
-        text = render(counterexample, property_id=self.property_id, path=self.path, backend=backend)
+        where = {"property_id": self.property_id, "path": self.path, "backend": backend}
+        file = write_case(counterexample, self._session.journal.cases, **where)
+        text = render(counterexample, **where, replay_command=f"argmax-parity replay {shown(file)}")
         return TopKFailure(counterexample, text)
 
-    def _note(self, case: TopKCase) -> dict[str, str]:
-        ks = ",".join(str(entry.k) for entry in case.calls)
-        return {"property": self.property_id, "path": self.path, "backend": self._ranks.backend.name, "k": ks}
+    def _note(self) -> dict[str, str]:
+        return {"property": self.property_id, "path": self.path, "backend": self._ranks.backend.name}

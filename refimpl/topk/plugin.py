@@ -29,9 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     for path in session.config.getoption("--topk-path") or ():
-        wrong = loading.check_form(path, loading.TOPK_PATHS)
-        if path in (*loading.SHIPPED_PATHS, *loading.PEER_PATHS, loading.REFERENCE):
-            wrong = f"it is an argmax path, of another contract; give it as --path={path}"
+        wrong = loading.check_topk_path(path)
         if wrong:
             raise pytest.UsageError(f"--topk-path={path}: {wrong}")
 

@@ -1,23 +1,37 @@
-"""One screen for a failing top-k case: the rows as the ranks hold them, and every answer beside the right one."""
+"""One screen for a failing top-k case: the rows as the ranks hold them, every answer beside the right one, and how to
+replay it; and the file that a replay reads."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from refimpl import bits
-from refimpl.case import json_value
-from refimpl.topk.case import TopKCall, TopKCase
+from refimpl.topk.case import TopKCall
 from refimpl.topk.judge import KINDS, decoded
 from refimpl.topk.oracle import oracle_topk
 from refimpl.topk.reduce import TopKCounterexample
 
+FORMAT = "argmax-parity/counterexample/1"
+_JSON_VALUES = 20_000
+_WIDTH = 100
 _SHOWN_ROWS, _SHOWN_COLUMNS, _SHOWN_ENTRIES = 2, 24, 8
 
 
-def render(counterexample: TopKCounterexample, *, property_id: str, path: str, backend: str) -> str:
+def render(
+    counterexample: TopKCounterexample,
+    *,
+    property_id: str,
+    path: str,
+    backend: str,
+    replay_command: str,
+    why: Sequence[str] = (),
+) -> str:
+    """The replay command, the last line, is never cut; every other line is. ``why``: lines before it."""
     case, finding = counterexample.case, counterexample.finding
     entry = case.calls[finding.call]
     call = entry.call
@@ -36,9 +50,33 @@ def render(counterexample: TopKCounterexample, *, property_id: str, path: str, b
         lines += _row_lines(entry, row)
         lines += _answer_lines(counterexample, entry, row)
     lines += ["", *finding.message.splitlines()]
-    if all(entry.call.batch * entry.call.layout.vocab_size <= 64 for entry in case.calls):
-        lines += ["the whole case:", json.dumps(to_value(case))]
-    return "\n".join(line[:240] for line in lines[:-1]) + "\n" + lines[-1]
+    lines += [*why, "", "to replay exactly this case:"]
+    return "\n".join([*(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in lines), replay_command])
+
+
+def write_case(counterexample: TopKCounterexample, folder: Path, *, property_id: str, path: str, backend: str) -> Path:
+    """Write ``<kind>-<digest>.json``, or ``.safetensors`` for a case too big to read, and return where.
+
+    The digest is that of the case, the kind and the path. Raises OSError.
+    """
+    case, finding = counterexample.case, counterexample.finding
+    note = {
+        "format": FORMAT,
+        "property": property_id,
+        "kind": finding.kind,
+        "path": path,
+        "backend": backend,
+        "message": finding.message,
+    }
+    parts = f"{case.digest}\0{path}\0{finding.kind}"
+    name = f"{finding.kind}-{hashlib.blake2b(parts.encode(), digest_size=12).hexdigest()}"
+    if sum(entry.call.logits.size for entry in case.calls) > _JSON_VALUES:
+        file = folder / f"{name}.safetensors"
+        file.write_bytes(case.to_bytes(note))
+    else:
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps({**note, "topk_case": case.to_json()}, indent=1, allow_nan=False) + "\n")
+    return file
 
 
 def _row_lines(entry: TopKCall, row: int) -> list[str]:
@@ -77,19 +115,3 @@ def _answer_lines(counterexample: TopKCounterexample, entry: TopKCall, row: int)
 def _pairs(ids: np.ndarray, values: np.ndarray) -> str:
     shown = [f"{token}: {value:g}" for token, value in zip(ids[:_SHOWN_ENTRIES], values, strict=False)]
     return ", ".join(shown) + (" ..." if len(ids) > _SHOWN_ENTRIES else "")
-
-
-def to_value(case: TopKCase) -> list[dict[str, Any]]:
-    """Plain values of a small case, as its report prints it."""
-    return [
-        {
-            "bounds": entry.call.layout.bounds,
-            "padded_size": entry.call.layout.padded_size,
-            "dtype": entry.call.dtype,
-            "k": entry.k,
-            "logits": [[json_value(int(pattern), entry.call.dtype) for pattern in row] for row in entry.call.logits],
-            "padding": [json_value(pattern, entry.call.dtype) for pattern in entry.call.padding],
-            "d2t": None if entry.call.d2t is None else entry.call.d2t.tolist(),
-        }
-        for entry in case.calls
-    ]

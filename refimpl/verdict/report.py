@@ -128,6 +128,14 @@ def write_case(counterexample: Counterexample, folder: Path, *, property_id: str
     return file
 
 
+def shown(file: Path) -> str:
+    """Its name as one would type it here."""
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)
+
+
 def _digest(counterexample: Counterexample, path: str) -> str:
     origin = counterexample.origin
     parts = [(origin or counterexample.case).digest, path, counterexample.identity, counterexample.tie_rule]
