@@ -13,8 +13,7 @@ from refimpl.engine_case import EngineCase, EngineOptions
 from refimpl.engine_check import EngineChecker
 from refimpl.verdict import traffic
 
-_WIDTHS = (192, 768, 3072)
-_BATCHES = (1, 4)
+SHAPES = [(batch, width) for width in (192, 768, 3072) for batch in (1, 4)]
 
 
 def _engine(check_engine: EngineChecker) -> Engine:
@@ -44,15 +43,14 @@ def test_any_use(check_engine: EngineChecker) -> None:
 
 def test_fast_path_is_taken(check_engine: EngineChecker) -> None:
     """The local answer sends no more for a wider vocabulary: full logits are not gathered behind its back."""
-    shapes = [(batch, width) for width in _WIDTHS for batch in _BATCHES]
-    cases = [_plain(check_engine, batch, width) for batch, width in shapes]
-    wrong = traffic.growth(shapes, [check_engine.traffic(case) for case in cases])
+    cases = [plain_case(check_engine, batch, width) for batch, width in SHAPES]
+    wrong = traffic.growth(SHAPES, [check_engine.traffic(case) for case in cases])
     if wrong:
         check_engine.not_taken(cases[-1], wrong)
     check_engine.conclude()
 
 
-def _plain(check_engine: EngineChecker, batch: int, width: int) -> EngineCase:
+def plain_case(check_engine: EngineChecker, batch: int, width: int) -> EngineCase:
     rng = np.random.default_rng(width)
     size = width * check_engine.tp_size
     weight = bits.encode(rng.standard_normal((size, 8)), "bfloat16")

@@ -25,6 +25,7 @@ from refimpl.vocab.layouts import Layout, padded_layout
 
 FORMAT = "argmax-parity/engine-case/1"
 _MOST_VALUES = 1 << 22
+_GREATEST_K = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class EngineOptions:
 
     ``vocab_size``: the lm_head's own vocabulary. ``num_added``: embeddings added after it. ``processor_vocab_size``:
     the size that the full gather is cut to, where it is not the lm_head's. ``target_vocab_size``: of a table.
-    ``head_dtype``: of the projection, where it is not ``dtype``.
+    ``head_dtype``: of the projection, where it is not ``dtype``. ``k``: of a top-k, or None for the argmax;
+    ``log_probs``: its values are log probabilities.
     """
 
     vocab_size: int
@@ -46,6 +48,8 @@ class EngineOptions:
     scale: float = 1.0
     soft_cap: float | None = None
     logits_as_input: bool = False
+    k: int | None = None
+    log_probs: bool = False
 
     @property
     def num_embeddings(self) -> int:
@@ -80,6 +84,8 @@ class EngineCase:
         for dtype in (options.dtype, options.logits_dtype):
             if dtype not in bits.DTYPES:
                 raise CaseError(f"dtype {dtype!r} is none of {', '.join(bits.DTYPES)}")
+        if options.k is not None and not 1 <= options.k <= _GREATEST_K:
+            raise CaseError(f"k is {options.k}, it must be from 1 to {_GREATEST_K}")
         if self.weight.ndim != 2 or len(self.weight) != options.num_embeddings:
             raise CaseError(f"weight is {self.weight.shape}, it must have {options.num_embeddings} rows")
         if self.hidden_states.ndim not in (2, 3):
@@ -114,7 +120,26 @@ class EngineCase:
             "added-vocabulary": options.num_added > 0,
             "logits-as-input": options.logits_as_input,
         }
+        if options.k is not None:
+            found["k-beyond-vocabulary"] = options.k > options.vocab_size
+            found["k-beyond-shard"] = self.layout.padded_size < options.k <= options.vocab_size
         return tuple(name for name, is_there in found.items() if is_there)
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The departures; of a top-k also what changes the values that its selection does not look at."""
+        options = self.options
+        if options.k is None:
+            return self.departures
+        cap, scaling = options.soft_cap is not None, options.scale > 0 and options.scale != 1.0
+        is_16_bit = options.logits_dtype != "float32"
+        found = {
+            "log-probs": options.log_probs,
+            "cap": cap,
+            "scaling": scaling,
+            "16-bit": is_16_bit and (cap or scaling),  # else values are what the projection gives
+        }
+        return (*self.departures, *(name for name, is_there in found.items() if is_there))
 
     @property
     def digest(self) -> str:
@@ -130,6 +155,24 @@ class EngineCase:
         own = {name: value for name, value in more.items() if name in {entry.name for entry in fields(self)}}
         options = {name: value for name, value in more.items() if name not in own}
         return replace(self, **own, options=replace(own.get("options", self.options), **options))
+
+    def plainly(self) -> EngineCase | None:
+        """The same hidden states and weights in the supported use, without cap and scale. Of a top-k only; None where
+        there is no such case."""
+        options = self.options
+        if options.k is None or not self.num_rows or self.hidden_states.shape[-1] != self.weight.shape[1]:
+            return None
+        rows = options.vocab_size
+        plain = EngineOptions(
+            vocab_size=rows,
+            padding_size=options.padding_size,
+            dtype=options.dtype,
+            head_dtype=options.head_dtype,
+            k=min(options.k, self.layout.padded_size, rows),
+        )
+        states = self.hidden_states.reshape(-1, self.hidden_states.shape[-1])
+        bias = None if self.bias is None else self.bias[:rows]
+        return EngineCase(self.engine, self.tp_size, plain, self.weight[:rows], states, bias)
 
     def projected(self) -> np.ndarray:
         """What the lm_head makes of every row, added columns last, without the bias: float64."""
@@ -171,6 +214,8 @@ class EngineCase:
             parts.append("with a bias")
         if options.logits_as_input:
             parts.append("logits as input")
+        if options.k is not None:
+            parts.append(f"k {options.k}{', log probabilities' if options.log_probs else ''}")
         return f"{', '.join(parts)}; hidden states {shape} {options.dtype}"
 
     # -- in a file -------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class EngineChecker:
     known: dict[str, str] = field(default_factory=dict)
     found: dict[str, Found] = field(default_factory=dict)
     explored: int = 0
+    subject: str = OWN  # what the summary's line of this property is about
     witnesses: list[tuple[Counterexample, str]] = field(default_factory=list)
 
     @property
@@ -79,7 +80,7 @@ class EngineChecker:
 
     @property
     def tally(self) -> HeadTally:
-        return self.session.heads.setdefault((self.facts.title, OWN, self.tp_size), HeadTally())
+        return self.session.heads.setdefault((self.facts.title, self.subject, self.tp_size), HeadTally())
 
     # -- one case ----------------------------------------------------------------------------------------------
 
@@ -115,8 +116,9 @@ class EngineChecker:
         for found in self.found.values():
             origin = found.counterexample.origin
             assert isinstance(origin, EngineCase)
-            same = found.counterexample.finding.identity == finding.identity
-            if same and origin.departures and set(origin.departures) <= set(case.departures):
+            if found.counterexample.finding.identity != finding.identity or not set(origin.needs) <= set(case.needs):
+                continue
+            if origin.needs or self._shows_plainly(case, finding):
                 found.count(finding)
                 return
         # Memory that one input has spoilt shows in the next: what counts is what fresh ranks do.
@@ -129,6 +131,14 @@ class EngineChecker:
         reducer = EngineReducer(self.session.ranks, case, answers, again[0], self.session.reduce_seconds)
         counterexample: Counterexample = self.checker.guarded(reducer.counterexample)
         self.found.setdefault(counterexample.identity, Found(counterexample)).count(finding)
+
+    def _shows_plainly(self, case: EngineCase, finding: Finding) -> bool:
+        """Whether a top-k differs alike in the supported use, without cap and scale: then nothing else is to blame."""
+        plain = case.plainly()
+        if plain is None:
+            return False
+        answers: BothAnswers = self.checker.guarded(lambda: both(self.session.ranks, plain))
+        return any(other.identity == finding.identity for other in judge_engine(plain, answers).findings)
 
     # -- all of them ---------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ An adapter is a module with
 * ``head(case, weight, bias)`` -> a `refimpl.head.Head` with ``full_tokens`` and ``local_tokens``, built from the
   engine's own classes with the options of a case; ``full_logits`` are the logits of its lm_head in the order of their
   ids, put together by the adapter.
+  Where ``facts().features`` has ``top_k``, also ``full_topk`` and ``local_topk``, both of ``(hidden_states, k, group,
+  log_probs=False)``, which give values and ids.
 * ``COLLECTIVES``: prefixes of dispatcher operations that count as collectives beside c10d's.
 * ``RUN_AGAINST``: the releases it was run against.
 

@@ -578,7 +578,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             file = reports.write_case(
                 counterexample, journal.cases, property_id=item.nodeid, path=checker.path, backend=checker.backend
             )
-            ledger.add(_refutation(checker, counterexample, reports.shown(file)))
+            if not reports.is_about_topk(counterexample):  # the ledger is about the argmax
+                ledger.add(_refutation(checker, counterexample, reports.shown(file)))
             texts.append(
                 reports.render(
                     counterexample,
@@ -605,6 +606,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             path=checker.path,
             backend=checker.backend,
         )
+        if reports.is_about_topk(witness):
+            continue
         evidence = _refutation(checker, witness, reports.shown(file))
         # A tie that the table decides: all other rows stand.
         condition = reason if witness.obligation == "O5" else ""

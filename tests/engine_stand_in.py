@@ -43,6 +43,7 @@ class ParallelLMHead:
         padding_size: int = 64,
     ) -> None:
         self.tp_size = dist.get_world_size(GROUP[0])
+        self.num_embeddings = num_embeddings
         padded = -(-num_embeddings // padding_size) * padding_size
         assert padded % self.tp_size == 0
         self.shard_indices = ShardIndices(num_embeddings, padded, dist.get_rank(GROUP[0]), self.tp_size)
@@ -78,6 +79,8 @@ class LogitsProcessor:
     def __call__(
         self, lm_head: Any, hidden_states: torch.Tensor, embedding_bias: Any = None, skip_gather: bool = False
     ) -> torch.Tensor:
+        if self.fault == "dies on an empty batch either way" and not len(hidden_states):
+            os.kill(os.getpid(), signal.SIGFPE)
         local = self._local(lm_head, hidden_states, embedding_bias)
         return local if skip_gather else _gathered(local)[..., : self.org_vocab_size]
 
@@ -86,7 +89,7 @@ class LogitsProcessor:
             if self.fault == "other words":
                 raise ValueError("something else is wrong")
             raise ValueError("The reduction is not supported for non-positive logit scaling factors.")
-        if self.fault == "dies on an empty batch" and not len(hidden_states):
+        if self.fault in ("dies on an empty batch", "dies on an empty batch either way") and not len(hidden_states):
             os.kill(os.getpid(), signal.SIGFPE)
         if self.fault == "gathers everything":
             return self(lm_head, hidden_states, embedding_bias).argmax(dim=-1)
@@ -100,6 +103,60 @@ class LogitsProcessor:
         pairs = _gathered(torch.stack([values.float(), ids.float()], dim=-1)).view(len(hidden_states), -1, 2)
         best = pairs[..., 0].argmax(dim=-1, keepdim=True)
         return pairs[..., 1].gather(-1, best).squeeze(-1).to(torch.int64)
+
+    def get_top_k_tokens(
+        self,
+        lm_head: Any,
+        hidden_states: torch.Tensor,
+        k: int,
+        embedding_bias: Any = None,
+        *,
+        return_log_probs: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sound: cap and scale before the selection, no candidate but real columns, ties by the lowest id."""
+        if self.scale <= 0:
+            raise ValueError("The reduction is not supported for non-positive logit scaling factors.")
+        if k > lm_head.num_embeddings:
+            raise IndexError(f"k is {k}, there are {lm_head.num_embeddings} ids")
+        if self.fault == "gathers everything":
+            full = self._whole(lm_head, hidden_states, embedding_bias)
+            values, ids = _top(full.float(), torch.arange(full.shape[-1]).expand(full.shape), k)
+        else:
+            values, ids = self._candidates(lm_head, hidden_states, embedding_bias, k)
+            values, ids = _top(_gathered(values), _gathered(ids), k, last=self.fault == "ties by the highest id")
+        if self.fault == "one value a row":
+            values = values[..., :1].expand(values.shape).contiguous()
+        if self.fault == "one rank differs" and dist.get_rank(GROUP[0]):
+            ids = ids.flip(-1)
+        if return_log_probs:
+            full = self._whole(lm_head, hidden_states, embedding_bias)
+            values = values - torch.logsumexp(full.float(), dim=-1, keepdim=True)
+        return ids, values
+
+    def _whole(self, lm_head: Any, hidden_states: torch.Tensor, bias: Any) -> torch.Tensor:
+        return _gathered(self._local(lm_head, hidden_states, bias))[..., : lm_head.num_embeddings]
+
+    def _candidates(
+        self, lm_head: Any, hidden_states: torch.Tensor, bias: Any, k: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The k best of this shard, filled up with -inf and an id above all others."""
+        indices = lm_head.shard_indices
+        logits = self._local(lm_head, hidden_states, None if self.fault == "no bias" else bias).float()
+        if self.fault != "padding candidates":
+            logits = logits[..., : indices.num_org_elements]
+        start = 0 if self.fault == "local ids" else indices.org_vocab_start_index
+        ids = (torch.arange(logits.shape[-1]) + start).expand(logits.shape)
+        values, ids = _top(-logits if self.fault == "smallest" else logits, ids, k)
+        missing = (*values.shape[:-1], k - values.shape[-1])
+        values = torch.cat([values, values.new_full(missing, -torch.inf)], dim=-1)
+        return values, torch.cat([ids, ids.new_full(missing, torch.iinfo(torch.int64).max)], dim=-1)
+
+
+def _top(values: torch.Tensor, ids: torch.Tensor, k: int, *, last: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """By falling value, equal ones by the lowest id (by the highest with ``last``)."""
+    by_id = ids.argsort(dim=-1, stable=True, descending=last)
+    values, places = values.gather(-1, by_id).sort(dim=-1, descending=True, stable=True)
+    return values[..., :k], ids.gather(-1, by_id).gather(-1, places)[..., :k]
 
 
 class LocalArgmaxMixin:
@@ -115,7 +172,7 @@ def _nothing(head_dtype: str | None) -> Iterator[None]:
 
 
 def stand_in(fault: str | None = None, release: str = "1.0", mixin: Any = LocalArgmaxMixin) -> vllm.Api:
-    """``fault``: None, "other words", "gathers everything", "no bias" or "dies on an empty batch"."""
+    """``fault``: None or one of those that the classes above look for."""
 
     def open_group(group: dist.ProcessGroup, name: str) -> None:
         assert name.startswith("argmax-parity-")

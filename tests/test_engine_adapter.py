@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +20,9 @@ from refimpl import bits, engines
 from refimpl.case import CaseError
 from refimpl.engine_case import EngineCase, EngineOptions, is_engine_case
 from refimpl.engine_check import EngineChecker, Found
-from refimpl.ranks.engine_runtime import ask, both, engine_facts
+from refimpl.ranks.engine_runtime import BothAnswers, ask, both, engine_facts
 from refimpl.ranks.journal import Journal
+from refimpl.ranks.outcome import CallOutcome, Died, RankOutcome, Run
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Checker, Failure, Session
 from refimpl.verdict import traffic
@@ -72,12 +75,37 @@ def _faulty(ranks: Ranks, folder: Path, fault: str) -> str:
 
 def test_what_a_release_lacks_is_found_and_said() -> None:
     found = vllm.facts_of("stand-in", engine_stand_in.stand_in(), ("1.0",))
-    assert found.features == {"table", "soft_cap", "scale", "processor_vocabulary", "padding", "bias"}
+    there = {"table", "soft_cap", "scale", "processor_vocabulary", "padding", "bias", "top_k", "log_probs"}
+    assert found.features == there
     assert found.missing == ("logits as input", "added vocabulary", "a dtype of the projection")
     assert "not drawn: logits as input" in found.words
     assert "run against" not in found.words
     without = vllm.facts_of("stand-in", engine_stand_in.stand_in(mixin=None), ("1.0",))
     assert "table" not in without.features and "tables (no LocalArgmaxMixin)" in without.missing
+
+
+def test_a_release_without_top_k_draws_none() -> None:
+    older = type("LogitsProcessor", (engine_stand_in.LogitsProcessor,), {})
+    api = replace(engine_stand_in.stand_in(), LogitsProcessor=_Without(older, "get_top_k_tokens"))
+    found = vllm.facts_of("stand-in", api, ("1.0",))
+    assert not found.features & {"top_k", "log_probs"}
+    assert "top-k (no get_top_k_tokens)" in found.missing
+
+
+class _Without:
+    """A class as it looked before it had one of its methods."""
+
+    def __init__(self, whole: Any, name: str) -> None:
+        self._whole, self._name = whole, name
+        self.__signature__ = inspect.signature(whole)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name:
+            raise AttributeError(name)
+        return getattr(self._whole, name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self._whole(*given, **named)
 
 
 def test_another_release_is_named_with_those_the_adapter_knows() -> None:
@@ -300,6 +328,28 @@ def test_an_input_that_kills_the_engine_is_reported_and_the_rest_goes_on(ranks: 
     assert isinstance(small, EngineCase) and small.options == EngineOptions(vocab_size=1, padding_size=2)
     assert check.explore(wide).holds
     assert check.tally.hidden.rows == 2
+
+
+def test_an_input_that_kills_both_answers_is_no_refusal(ranks: Ranks, tmp_path: Path) -> None:
+    """It is reported once, cut down, and what comes after it is compared."""
+    faulty = _faulty(ranks, tmp_path, "dies on an empty batch either way")
+    check = _checker(ranks, tmp_path, {})
+    wide = _case(_ROWS, engine=faulty, scale=0.5, padding_size=64)
+    for _ in range(2):
+        check.explore(wide.changed(hidden_states=wide.hidden_states[:0]))
+    (found,) = check.found.values()
+    assert (found.counterexample.identity, found.met) == ("died:SIGFPE/empty-batch", 2)
+    assert found.counterexample.finding.message.count("died by SIGFPE") == 2
+    assert check.explore(wide).holds
+
+
+def test_by_which_signal_spoilt_memory_ends_a_process_is_no_difference() -> None:
+    answered = Run((RankOutcome((CallOutcome("answered", tokens=np.zeros(1, np.int64)),)),), 1.0)
+    case = _case([[0.0]])
+    for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
+        died = Run((RankOutcome((), Died(number, None)),), 1.0)
+        (finding,) = judge_engine(case, BothAnswers(answered, died)).findings
+        assert finding.identity == "died:memory"
 
 
 def _found(identity: str) -> Found:

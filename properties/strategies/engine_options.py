@@ -6,7 +6,7 @@ neighbours included, and yet come from the engine's own projection. Random state
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from refimpl import bits
 from refimpl.engine_case import EngineCase, EngineOptions
 from refimpl.vocab import d2t as tables
 from refimpl.vocab.layouts import padded_layout
+
+# Of a top-k, beside those of the argmax; tables are none of its matters.
+TOP_K_DEPARTURES = ("k-beyond-shard", "k-beyond-vocabulary")
 
 # What lies outside the supported use, and the feature of the engine that it takes.
 DEPARTURES = {
@@ -45,9 +48,11 @@ class Engine:
 
 
 @st.composite
-def engine_cases(draw: st.DrawFn, engine: Engine, supported: bool) -> EngineCase:
+def engine_cases(draw: st.DrawFn, engine: Engine, supported: bool, tables_too: bool = True) -> EngineCase:
     """``supported``: rising table or none, positive scale, a batch of one or more, matching sizes; else one departure
     from that, or two."""
+    if not tables_too:
+        engine = replace(engine, features=engine.features - {"table"})
     departures: set[str | None] = set()
     if not supported:
         possible = [name for name, feature in DEPARTURES.items() if feature is None or feature in engine.features]
@@ -92,15 +97,37 @@ def engine_cases(draw: st.DrawFn, engine: Engine, supported: bool) -> EngineCase
     if "empty-batch" in departures:
         states = states[:0]
     if "logits-as-input" in departures:
-        # Of a width that the lm_head takes as well: by other widths the engine's kernels read beyond their input.
+        # Of a width that the lm_head takes as well, or of a hidden size of its own: an engine that projects logits of
+        # many times that size writes beyond its output.
+        size = 1 if vocab_size >= 8 and either(False, True, True) else vocab_size
         states = _small(rng, (len(states), vocab_size), options["dtype"])
-        weight = _small(rng, (len(weight), vocab_size), options["dtype"])
+        weight = _small(rng, (len(weight), size), options["dtype"])
     if "three-dimensional" in departures:
         outer = either(1, 2, 3)
         states = np.resize(states, (outer, max(1, len(states) // outer) if len(states) else 0, states.shape[1]))
     return EngineCase(
         engine.name, engine.tp_size, EngineOptions(**options), weight, np.ascontiguousarray(states), bias, d2t
     )
+
+
+@st.composite
+def topk_cases(draw: st.DrawFn, engine: Engine) -> EngineCase:
+    """A top-k in the supported use, or with a departure: k of 1, small, as wide as a shard, beyond it, beyond all."""
+
+    def either(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
+
+    beyond = either(None, None, None, None, *TOP_K_DEPARTURES)
+    case: EngineCase = draw(engine_cases(engine, beyond is not None or either(True, False), tables_too=False))
+    vocab_size, padded = case.options.vocab_size, case.layout.padded_size
+    fewest = min(end - start for start, end in case.layout.bounds)
+    k = min(either(1, 2, 3, 5, 8, 16, fewest + 1, padded, vocab_size - 1, vocab_size), padded, vocab_size)
+    if beyond == "k-beyond-shard":
+        k = min(either(padded + 1, vocab_size), vocab_size)
+    elif beyond == "k-beyond-vocabulary":
+        k = vocab_size + either(1, 2, padded)
+    log_probs = "log_probs" in engine.features and either(False, False, True)
+    return case.changed(k=max(1, k), log_probs=log_probs)
 
 
 def _padding(draw: st.DrawFn, engine: Engine, vocab_size: int) -> int:

@@ -47,3 +47,19 @@ def wrong_form(tokens: Any, shape: tuple[int, ...], device: torch.device) -> str
     if tokens.device != device:
         return f"returned a tensor on {tokens.device}, expected one on {device}"
     return None
+
+
+def wrong_pair(got: Any, shape: tuple[int, ...], device: torch.device) -> str | None:
+    """What keeps a result from being a pair of values, floating-point, and int64 ids of this shape on this device."""
+    if not isinstance(got, (tuple, list)) or len(got) != 2 or not all(isinstance(part, torch.Tensor) for part in got):
+        return f"returned a {type(got).__name__}, expected a pair of tensors: values and ids"
+    for name, part, fits in (
+        ("values", got[0], got[0].is_floating_point()),
+        ("ids", got[1], got[1].dtype == torch.int64),
+    ):
+        if not fits or tuple(part.shape) != shape:
+            words = f"{str(part.dtype).removeprefix('torch.')} of shape {tuple(part.shape)}"
+            return f"returned {name} as {words}, expected {'int64' if name == 'ids' else 'floats'} of shape {shape}"
+        if part.device != device:
+            return f"returned {name} on {part.device}, expected {device}"
+    return None

@@ -58,18 +58,22 @@ class EngineExecutor:
                 results += [truth.cpu().numpy(), drafting.patterns(logits)]
                 outcome |= {"status": "answered", "issued": 0, "tokens": 0, "truth": 0, "logits": 1}
             else:
-                ask = head.full_tokens if order["op"] == "full" else head.local_tokens
+                ask = _asked(head, case, order["op"])
                 counter = CollectiveCounter(*engines.load(case.engine).COLLECTIVES) if order["count"] else None
                 if counter is None:
                     tokens: Any = ask(hidden, self._executor.group)
                 else:
                     with counter:
                         tokens = ask(hidden, self._executor.group)
-                wrong = answers.wrong_form(tokens, tuple(hidden.shape[:-1]), hidden.device)
+                shape = tuple(hidden.shape[:-1])
+                if case.options.k is None:
+                    wrong = answers.wrong_form(tokens, shape, hidden.device)
+                else:
+                    wrong = answers.wrong_pair(tokens, (*shape, case.options.k), hidden.device)
                 if wrong:
                     outcome |= {"status": "wrong form", "message": wrong}
                 else:
-                    results.append(tokens.detach().cpu().numpy().reshape(-1).copy())
+                    results.append(_kept(tokens, case.options.k))
                     seen = None if counter is None else counter.seen
                     outcome |= {"status": "answered", "issued": 0, "tokens": 0, "collectives": seen}
         except UnsupportedInput as refusal:
@@ -88,6 +92,24 @@ class EngineExecutor:
 
     def _tensor(self, patterns: np.ndarray, dtype: str) -> torch.Tensor:
         return self._executor.tensor(patterns, dtype).clone()
+
+
+def _asked(head: Any, case: EngineCase, op: str) -> Any:
+    """What the head is asked for: tokens, or with a k values and ids."""
+    k, log_probs = case.options.k, case.options.log_probs
+    if k is None:
+        return head.full_tokens if op == "full" else head.local_tokens
+    ask = head.full_topk if op == "full" else head.local_topk
+    return lambda hidden, group: ask(hidden, k, group, log_probs=log_probs)
+
+
+def _kept(answer: Any, k: int | None) -> np.ndarray:
+    """int64 ``(rows,)`` tokens; of values and ids int64 ``(2, rows, k)``, ids and the patterns of float32 values."""
+    if k is None:
+        tokens: np.ndarray = answer.detach().cpu().numpy().reshape(-1).copy()
+        return tokens
+    values, ids = (part.detach().cpu().reshape(-1, k).contiguous() for part in answer)
+    return np.stack([ids.numpy().copy(), values.float().numpy().view(np.uint32).astype(np.int64)])
 
 
 def _case(order: dict[str, Any], arrays: list[np.ndarray]) -> EngineCase:

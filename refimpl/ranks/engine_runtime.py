@@ -71,7 +71,9 @@ def both(ranks: Ranks, case: EngineCase, *, limit: float | None = None) -> BothA
     """Raises RanksUnavailable."""
     full = ask(ranks, case, "full", limit=limit)
     local = ask(ranks, case, "local", limit=limit)
-    if case.options.logits_as_input or case.hidden_states.ndim != 2 or not (full.complete and local.complete):
+    # A local reduction of the argmax views its pairs by two dimensions; other shapes are held against the full answer.
+    has_logits = not case.options.logits_as_input and (case.hidden_states.ndim == 2 or case.options.k is not None)
+    if not has_logits or not (full.complete and local.complete):
         return BothAnswers(full, local)
     run = ask(ranks, case, "logits", limit=limit)
     if not run.complete:

@@ -11,14 +11,25 @@ from pathlib import Path
 import numpy as np
 
 from refimpl import bits
+from refimpl.engine_case import EngineCase
 from refimpl.topk.case import TopKCall
-from refimpl.topk.judge import KINDS, decoded
+from refimpl.topk.judge import ENTRY_KINDS, KINDS, decoded
 from refimpl.topk.oracle import oracle_topk
 from refimpl.topk.reduce import TopKCounterexample
+from refimpl.verdict.engine_topk import VALUES
+from refimpl.verdict.judge import describe
+from refimpl.verdict.kinds import DESCRIPTIONS, Kind
+from refimpl.verdict.reduce import Counterexample
 
 FORMAT = "argmax-parity/counterexample/1"
 _JSON_VALUES = 20_000
 _WIDTH = 100
+# What a kind says of a live engine's top-k, where its usual words are those of an argmax.
+_ENGINE_KINDS = {
+    **ENTRY_KINDS,
+    Kind.RESULT_TYPE.value: "no pair of values and int64 ids (batch, k), or one where there are no k entries",
+    Kind.FULL_PATH.value: "the engine's own full logits are not those of its head",
+}
 _SHOWN_ROWS, _SHOWN_COLUMNS, _SHOWN_ENTRIES = 2, 24, 8
 
 
@@ -115,3 +126,37 @@ def _answer_lines(counterexample: TopKCounterexample, entry: TopKCall, row: int)
 def _pairs(ids: np.ndarray, values: np.ndarray) -> str:
     shown = [f"{token}: {value:g}" for token, value in zip(ids[:_SHOWN_ENTRIES], values, strict=False)]
     return ", ".join(shown) + (" ..." if len(ids) > _SHOWN_ENTRIES else "")
+
+
+def render_engine(
+    counterexample: Counterexample, *, property_id: str, head: str, backend: str, replay_command: str
+) -> str:
+    """The report of a live engine's top-k: its full logits as a case of this contract, and its own answer to it."""
+    origin, finding, run = counterexample.origin, counterexample.finding, counterexample.run
+    assert isinstance(origin, EngineCase) and origin.options.k is not None
+    call = counterexample.case.calls[0]
+    entry = TopKCall(call, origin.options.k)
+    lines = [
+        property_id,
+        f"{counterexample.identity}: {_ENGINE_KINDS.get(counterexample.kind.value, DESCRIPTIONS[counterexample.kind])}",
+        f"{head}: its own top-k against that of its full logits",
+        f"tp_size {origin.tp_size}, {call.dtype}, {backend}, batch {origin.num_rows}, k {entry.k}",
+    ]
+    if run.complete and call.batch and all(rank.calls[0].tokens is not None for rank in run.ranks):
+        row = finding.rows[0] if finding.rows else 0
+        if call.layout.padded_size * origin.tp_size <= _SHOWN_COLUMNS:
+            lines += _row_lines(entry, row)
+        full = run.ranks[0].calls[0].reference
+        if full is not None:
+            lines.append(f"  full logits   {_pairs(full[0, row], decoded(full, VALUES)[row])}")
+        for rank, outcome in enumerate(run.ranks):
+            tokens = outcome.calls[0].tokens
+            if tokens is not None:
+                lines.append(f"  engine, rank {rank} {_pairs(tokens[0, row], decoded(tokens, VALUES)[row])}")
+    elif not run.complete:
+        lines += describe(run).splitlines()
+    lines += ["", *finding.message.splitlines()[:4]]
+    lines += [f"why: {counterexample.why}"] if counterexample.why else []
+    lines += [f"note: {note}" for note in counterexample.notes]
+    lines += ["", "to replay exactly this case:"]
+    return "\n".join([*(line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..." for line in lines), replay_command])

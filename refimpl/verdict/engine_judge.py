@@ -1,7 +1,8 @@
 """The judge of a live engine: its local reduction against its own full gather, and both against its own logits.
 
-One answer that comes while the other breaks is a divergence. Where neither comes there is nothing to compare; what the
-engine refuses up front is a refusal. Both are counted.
+One answer that comes while the other breaks is a divergence, and so is an input that ends a process or is never
+answered, whichever answer was asked for. Where both raise there is nothing to compare; what the engine refuses up front
+is a refusal. Both are counted.
 """
 
 from __future__ import annotations
@@ -16,35 +17,66 @@ from refimpl.case import Call
 from refimpl.engine_case import EngineCase
 from refimpl.ranks.engine_runtime import BothAnswers
 from refimpl.ranks.outcome import NAN_ROW, NEG_INF_ROW, CallOutcome, RankOutcome, Run
+from refimpl.verdict.engine_topk import judge_topk, merged_topk
 from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.judge import Finding, Judgement, classify, describe, judge_ends
 from refimpl.verdict.kinds import Kind
 
 NEITHER = "neither answers"
 _CLASSIFIED_ROWS = 64
+# By which of these a process ends whose memory was spoilt is chance.
+_OF_MEMORY = ("SIGSEGV", "SIGBUS", "SIGABRT")
 
 
 def judge_engine(case: EngineCase, answers: BothAnswers) -> Judgement:
     """Findings with their cause as far as the rows tell it; see `refimpl.verdict.engine_reduce` for the rest."""
     judgement = Judgement()
-    full_end, local_end = judge_ends(answers.full), judge_ends(answers.local)
-    statuses = {rank.calls[-1].status for rank in answers.local.ranks if rank.calls and rank.end is None}
-    if local_end is None and statuses == {"refused"}:
+    full_end, local_end = _end(answers.full), _end(answers.local)
+    if local_end is None and _is_refused(answers.local):
         judgement.refused = answers.local.ranks[0].calls[0].message
         judgement.tally.refused_calls += 1
-    elif full_end is not None and local_end is not None:
-        judgement.refused = f"{NEITHER}: full gather {_short(answers.full)}; local reduction {_short(answers.local)}"
-        judgement.tally.refused_calls += 1
+    elif (full_end is not None or _is_refused(answers.full)) and local_end is not None:
+        both_ends = f"full gather {_short(answers.full)}; local reduction {_short(answers.local)}"
+        gone = [end for end in (local_end, full_end) if end is not None and end.kind in (Kind.DIED, Kind.HANG)]
+        if gone:
+            judgement.findings.append(replace(gone[0], message=both_ends))
+        else:
+            judgement.refused = f"{NEITHER}: {both_ends}"
+            judgement.tally.refused_calls += 1
     elif local_end is not None:
         words = f"the full gather answers, the local reduction does not:\n{describe(answers.local)}"
         judgement.findings.append(replace(local_end, message=words))
     elif full_end is not None:
         words = f"the local reduction answers, the full gather does not:\n{describe(answers.full)}"
         judgement.findings.append(Finding(Kind.FULL_PATH, f"{Kind.FULL_PATH.value}:{full_end.identity}", 0, words))
+    elif _is_refused(answers.full):
+        judgement.findings.append(_answer_to_no_question(case, answers))
+    elif case.options.k is not None:
+        judgement = judge_topk(case, answers)
     else:
         judgement = judge_head(cast(Any, case), merged(case, answers), case.d2t)
         judgement.findings = [named for finding in judgement.findings for named in _named(case, answers, finding)]
     return judgement
+
+
+def _is_refused(run: Run) -> bool:
+    return {rank.calls[-1].status for rank in run.ranks if rank.calls and rank.end is None} == {"refused"}
+
+
+def _end(run: Run) -> Finding | None:
+    """How a run ended that did not come through. The signal of a process with spoilt memory is not told apart."""
+    end = judge_ends(run)
+    if end is not None and end.identity.removeprefix(f"{Kind.DIED.value}:") in _OF_MEMORY:
+        return replace(end, identity=f"{Kind.DIED.value}:memory")
+    return end
+
+
+def _answer_to_no_question(case: EngineCase, answers: BothAnswers) -> Finding:
+    """The full logits have no k entries, and yet the local reduction names some."""
+    words = f"the local reduction answers, the full gather has no such answer:\n{describe(answers.full)}"
+    if (case.options.k or 0) > case.options.vocab_size:
+        return Finding(Kind.RESULT_TYPE, Kind.RESULT_TYPE.value, 0, words)
+    return Finding(Kind.FULL_PATH, f"{Kind.FULL_PATH.value}:refused", 0, words)
 
 
 def _short(run: Run) -> str:
@@ -57,6 +89,8 @@ def merged(case: EngineCase, answers: BothAnswers) -> Run:
         return answers.local
     if not answers.full.complete:
         return answers.full
+    if case.options.k is not None:
+        return merged_topk(answers)
     ties = _ties(case, answers.logits)
     ranks = []
     for full, local in zip(answers.full.ranks, answers.local.ranks, strict=True):

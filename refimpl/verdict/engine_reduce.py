@@ -40,12 +40,13 @@ class EngineReducer:
         """The smallest case found of the same kind. Its identity says what outside the supported use it needs."""
         for _ in range(2):
             before = self.case
-            for step in (self._rows, self._options, self._hidden, self._ids, self._values, self._options):
+            steps = (self._rows, self._options, self._k, self._hidden, self._ids, self._k, self._values, self._options)
+            for step in steps:
                 self._accept_all(step)
             if self.case is before:
                 break
         case, finding = self.case, self.finding
-        where = "+".join(case.departures) or "supported-use"
+        where = "+".join(case.needs) or "supported-use"
         call = shown_call(case, self.answers)
         kind = finding.kind
         return Counterexample(
@@ -77,7 +78,8 @@ class EngineReducer:
         if case.digest == self.case.digest or self.tries >= _MOST_TRIES or time.monotonic() > self._deadline:
             return False
         try:
-            _ = case.layout
+            if not set(case.needs) <= set(self.case.needs):
+                return False  # it would show by other means
         except ValueError:
             return False  # the engine could not cut this vocabulary
         self.tries += 1
@@ -119,7 +121,7 @@ class EngineReducer:
             if options.num_added > 1:
                 bias = None if case.bias is None else case.bias[: cut + 1]
                 yield case.changed(num_added=1, weight=case.weight[: cut + 1], bias=bias)
-        if options.logits_as_input:
+        if options.logits_as_input and case.hidden_states.shape[-1] == case.weight.shape[1]:
             yield case.changed(logits_as_input=False)
         defaults: dict[str, Any] = {
             "processor_vocab_size": None,
@@ -139,6 +141,17 @@ class EngineReducer:
             yield self._as_dtype("float32")
         elif options.head_dtype == "float32":
             yield case.changed(head_dtype=None)
+
+    def _k(self) -> Iterator[EngineCase]:
+        """A smaller k, and logits in place of log probabilities."""
+        options = self.case.options
+        if options.k is None:
+            return
+        if options.log_probs:
+            yield self.case.changed(log_probs=False)
+        for k in sorted({1, options.k // 2, options.k - 1}):
+            if 0 < k < options.k:
+                yield self.case.changed(k=k)
 
     def _as_dtype(self, dtype: str) -> EngineCase:
         case = self.case
@@ -190,9 +203,16 @@ class EngineReducer:
             processor = max(1, processor - len(ids))
         states, weight = case.hidden_states, np.delete(case.weight, ids, axis=0)
         if options.logits_as_input:
-            states, weight = np.delete(states, ids, axis=-1), np.delete(weight, ids, axis=1)
+            states = np.delete(states, ids, axis=-1)
+            if weight.shape[1] > states.shape[-1]:
+                weight = np.delete(weight, ids, axis=1)
+        k = options.k
+        if k is not None:  # one that has its entries keeps them, one that has none has none
+            beyond = k > options.vocab_size
+            k = min(k, options.vocab_size - len(ids)) if not beyond else options.vocab_size - len(ids) + 1
         return case.changed(
             vocab_size=options.vocab_size - len(ids),
+            k=k,
             processor_vocab_size=processor,
             weight=weight,
             hidden_states=states,

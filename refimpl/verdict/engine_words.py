@@ -10,6 +10,10 @@ from refimpl.verdict.kinds import Kind
 def reason(case: EngineCase, finding: Finding) -> str | None:
     """None where the suite does not know."""
     options, needs, kind = case.options, set(case.departures), finding.kind
+    if options.k is not None:
+        words = _of_topk(case, finding)
+        if words is not None:
+            return words
     if needs == {"table-order"} and kind is Kind.WRONG_TIE:
         return (
             "the table does not rise: the local answer maps the lowest draft id of the tie, scatter then argmax takes "
@@ -39,5 +43,26 @@ def reason(case: EngineCase, finding: Finding) -> str | None:
     if needs == {"logits-as-input"}:
         return "the local reduction projects its input, which the full gather takes for logits already"
     if needs == {"empty-batch"} and kind is Kind.DIED:
-        return "one of the two answers ends its process on a batch of no rows"
+        return "a batch of no rows ends the process"
+    return None
+
+
+def _of_topk(case: EngineCase, finding: Finding) -> str | None:
+    needs, kind = set(case.needs), finding.kind
+    dtype = case.options.logits_dtype
+    if needs == {"cap", "scaling"} and kind is Kind.VALUE_MISMATCH:
+        return "full logits are capped, then scaled; the k values are scaled, then capped"
+    if needs & {"cap", "scaling"} and needs <= {"cap", "scaling", "16-bit"}:
+        if kind is Kind.VALUE_MISMATCH and "16-bit" in needs:
+            return f"the k values are scaled and capped in float32, full logits in {dtype}"
+        if kind is Kind.WRONG_TIE:
+            return f"selected before cap and scale, after which logits that differed are equal in {dtype}"
+    if not needs and kind in (Kind.WRONG_TIE, Kind.NAN_RULE):
+        return "torch.topk promises no order of equals: which ids of a tie, and in which order, is open"
+    if not needs and kind in (Kind.ID_OUT_OF_RANGE, Kind.REPEATED_ID):
+        return "padding at -inf ties with real columns at -inf; its ids are none of the vocabulary"
+    if needs == {"k-beyond-shard"}:
+        return f"every shard is asked for {case.options.k} of its {case.layout.padded_size} columns"
+    if needs == {"k-beyond-vocabulary"}:
+        return "padding columns fill the k entries up, with ids that are none of the vocabulary"
     return None

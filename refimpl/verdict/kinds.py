@@ -20,6 +20,10 @@ class Kind(str, Enum):
     PADDING_RETURNED = "padding-returned"
     ID_OUT_OF_RANGE = "id-out-of-range"
     WRONG_TARGET = "wrong-target"
+    # Of a live engine's top-k, where an entry is more than an id.
+    WRONG_ENTRY = "wrong-entry"
+    REPEATED_ID = "repeated-id"
+    VALUE_MISMATCH = "value-mismatch"
     # All ranks answered, but not alike, or not in the contract's form.
     RANK_DISAGREEMENT = "rank-disagreement"
     RESULT_TYPE = "result-type"
@@ -54,6 +58,9 @@ DESCRIPTIONS: dict[Kind, str] = {
     Kind.PADDING_RETURNED: "without the padding's values the answer is another one: padding took part",
     Kind.ID_OUT_OF_RANGE: "the token is no id of the vocabulary",
     Kind.WRONG_TARGET: "the draft id is right, its target id is not the one the table gives",
+    Kind.WRONG_ENTRY: "of top-k: the entry is not that of its place in falling order",
+    Kind.REPEATED_ID: "of top-k: the entry's id stands in the row a second time",
+    Kind.VALUE_MISMATCH: "of top-k: the entry's value is not that of its id",
     Kind.RANK_DISAGREEMENT: "the ranks returned different tokens",
     Kind.RESULT_TYPE: "the result is no int64 tensor of shape (batch,) on the rank's device",
     Kind.INPUT_MODIFIED: "real columns of the caller's logits, or its table, were changed",

@@ -63,6 +63,12 @@ def render(
     replay_command: str,
 ) -> str:
     """The report of one failure. The replay command, its last line, is never cut; every other line is."""
+    if is_about_topk(counterexample):
+        from refimpl.topk.report import render_engine
+
+        return render_engine(
+            counterexample, property_id=property_id, head=head or "", backend=backend, replay_command=replay_command
+        )
     case, finding = counterexample.case, counterexample.finding
     call, _ = _failing(counterexample)
     setting = [f"tp_size {case.tp_size}", call.dtype, backend]
@@ -90,6 +96,12 @@ def render(
     lines = [_cut(line) for section in sections if section for line in (*section, "")]
     lines[-1] = "to replay exactly this case:"
     return "\n".join([*lines, replay_command])
+
+
+def is_about_topk(counterexample: Counterexample) -> bool:
+    """Whether it is no argmax that a live engine answered."""
+    origin = counterexample.origin
+    return isinstance(origin, EngineCase) and origin.options.k is not None
 
 
 def to_document(counterexample: Counterexample, *, property_id: str, path: str, backend: str) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""Four ids, two a shard, and a k of 3: torchrun --nproc-per-node 2 topk_beyond_shard.py"""
+
+import os
+
+run_id = os.environ["TORCHELASTIC_RUN_ID"] + os.environ["MASTER_PORT"]
+os.environ.update(VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1", VLLM_DIST_IDENT=f"finding-{run_id}")
+
+import torch
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+with set_current_vllm_config(VllmConfig()):
+    init_distributed_environment(size, rank, "env://", rank, "gloo")
+    initialize_model_parallel(size)
+    lm_head = ParallelLMHead(4, 1, padding_size=2)
+    lm_head.weight.data.fill_(rank)
+    lm_head.quant_method.process_weights_after_loading(lm_head)
+    processor = LogitsProcessor(4)
+    hidden_states = torch.ones(1, 1)
+    full = processor(lm_head, hidden_states).topk(3, dim=-1).values
+    try:
+        local = processor.get_top_k_tokens(lm_head, hidden_states, 3)[1]
+    except RuntimeError as error:
+        local = error
+    if rank == 0:
+        print(f"full gather {full.tolist()}, get_top_k_tokens", getattr(local, "tolist", lambda: local)())
