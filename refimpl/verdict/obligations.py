@@ -62,6 +62,9 @@ BEYOND_OBLIGATIONS = {
     Kind.REFUSED_LATE: "the contract: a refusal comes before any collective",
     Kind.COMMUNICATION: "the claim of O(batch x tp_size) bytes",
     Kind.FULL_PATH: "nothing about the local answer: what it is compared with is wrong",
+    Kind.WRONG_ENTRY: "nothing about the argmax: an engine's top-k is not that of its full logits",
+    Kind.REPEATED_ID: "nothing about the argmax: an engine's top-k names an id twice",
+    Kind.VALUE_MISMATCH: "nothing about the argmax: an engine's top-k gives other values than its full logits",
     Kind.REFERENCE: "nothing about the path: the reference itself is in doubt",
 }
 
