@@ -31,6 +31,11 @@ class CaseError(ValueError):
     """A case file cannot be read: one sentence that names what is wrong."""
 
 
+def unreadable(error: Exception) -> str:
+    """Why a file cannot be read, in the system's words where it has some."""
+    return str(error.strerror) if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+
+
 def padded(real: np.ndarray, padded_size: int, padding: Sequence[int], rank: int) -> np.ndarray:
     """The real columns of a rank, ``(batch, num_real)``, and padding patterns dealt out after them."""
     batch, num_real = real.shape
@@ -246,7 +251,7 @@ class Case:
         except CaseError as error:
             raise CaseError(f"{path}: {error}") from error
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def _call_head(call: Call) -> dict[str, Any]:

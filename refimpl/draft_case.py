@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from refimpl.case import CaseError
+from refimpl.case import CaseError, unreadable
 from refimpl.head_case import HeadRef
 from refimpl.ranks.outcome import Run
 from refimpl.vocab.layouts import Layout
@@ -117,7 +117,7 @@ class DraftCase:
         except CaseError as error:
             raise CaseError(f"{path}: {error}") from error
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def is_draft_case(path: Path) -> bool:

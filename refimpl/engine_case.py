@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, json_value
+from refimpl.case import CaseError, json_value, unreadable
 from refimpl.vocab.d2t import check_table
 from refimpl.vocab.layouts import Layout, padded_layout
 
@@ -267,7 +267,7 @@ class EngineCase:
         except CaseError as error:
             raise CaseError(f"{path}: {error}") from error
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
     @classmethod
     def from_json(cls, document: Any) -> EngineCase:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, json_value
+from refimpl.case import CaseError, json_value, unreadable
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/head-case/1"
@@ -154,7 +154,7 @@ class HeadCase:
         except CaseError as error:
             raise CaseError(f"{path}: {error}") from error
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def is_head_case(path: Path) -> bool:

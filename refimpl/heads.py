@@ -58,8 +58,8 @@ def spelled(name: str) -> str:
     if name in installed():
         return name
     close = [known for known in shipped() if short in known or known in short]
-    hint = f"did you mean {' or '.join(close[:3])}?" if close else f"one of {', '.join(shipped())}"
-    raise HeadError(f"there is no head {name!r}; give {hint} Or a head of your own as file.py:name")
+    hint = f"the nearest are {', '.join(close[:3])}" if close else f"give one of {', '.join(shipped())}"
+    raise HeadError(f"there is no head {name!r}; {hint}; or give a head of your own as file.py:name")
 
 
 def reference_of(name: str) -> str:

@@ -31,7 +31,10 @@ def read(name: str, directory: Path) -> KnownDivergences:
     try:
         lines = (directory / name).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise pytest.UsageError(f"--known-divergences={name}: it cannot be read ({error})") from error
+        words = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise pytest.UsageError(
+            f"--known-divergences={name}: it cannot be read ({words}); give a text file with a test id a line"
+        ) from error
     tests: list[tuple[str, str]] = []
     rows: list[expected.Expected] = []
     for number, line in enumerate(lines, 1):

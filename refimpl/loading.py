@@ -57,6 +57,8 @@ def check_form(name: str, shipped: tuple[str, ...] = (*SHIPPED_PATHS, *PEER_PATH
         return None
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
+        if where.endswith(".py") or name.endswith(".py"):
+            return f"{name!r} names no path in the file; give it as {name.rstrip(':')}:name"
         return f"{name!r} is neither package.module:name nor file.py:name nor one of {', '.join(shipped)}"
     if where.endswith(".py") and not Path(where).is_file():
         return f"{name!r} names a file that does not exist: {Path(where).absolute()}"
@@ -96,7 +98,9 @@ def load(name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise LoadError(f"{name!r} cannot be found: {where} has no attribute {attribute!r}") from None
+            raise LoadError(
+                f"{name!r} cannot be found: {where} has no attribute {attribute!r}; give a name that it defines"
+            ) from None
     return found
 
 
@@ -104,7 +108,9 @@ def load_path(name: str) -> Any:
     """A callable path. Raises LoadError."""
     path = load(name)
     if not callable(path):
-        raise LoadError(f"{name!r} is a {type(path).__name__}; a path is a callable(local_logits, shard, group, d2t)")
+        raise LoadError(
+            f"{name!r} is of type {type(path).__name__}; a path is a callable(local_logits, shard, group, d2t)"
+        )
     return path
 
 

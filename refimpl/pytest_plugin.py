@@ -54,6 +54,14 @@ NOTHING_COMPARED = pytest.StashKey[bool]()  # and for that alone the run is red
 _RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
 _FIRST_WORD_SECONDS = 15.0
+FILE_OPTIONS = (
+    "--logits",
+    "--checkpoint",
+    "--target-checkpoint",
+    "--certificate",
+    "--certificate-key",
+    "--known-divergences",
+)
 
 # No shrink phase: failing cases are cut down by the suite's own reducer, which knows what a row is. Hypothesis' own
 # clock limits would call a slow machine a failure.
@@ -235,12 +243,20 @@ def _load_logits(config: pytest.Config, name: str) -> Recorded:
         raise pytest.UsageError(f"--logits={name}: {error}") from error
 
 
+def refuse_empty(config: pytest.Config) -> None:
+    """An empty value is a variable that was not set, and none of the files would be the one meant."""
+    for option in FILE_OPTIONS:
+        if config.getoption(option) == "":
+            raise pytest.UsageError(f"{option}= is empty: give a file or folder, or leave the option out")
+
+
 def _parse_options(config: pytest.Config) -> _Run:
     launch = Launch.from_environment()
     if launch.max_restarts:
         raise pytest.UsageError("torchrun's --max-restarts would run a red suite again; leave it out")
     if launch.torchrun and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("-n under torchrun would start ranks of ranks; use -n without torchrun, with --tp")
+    refuse_empty(config)
     paths = loading.expand(config.getoption("--path") or ("own",))
     for path in paths:
         wrong = loading.check_argmax_path(path)
@@ -403,7 +419,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     try:
         journal = Journal(root, label)
     except OSError as error:
-        raise pytest.UsageError(f"the journal cannot be written below {root}: {error}") from error
+        raise pytest.UsageError(
+            f"the journal cannot be written below {root} ({error.strerror}); run in a copy that you may write to"
+        ) from error
     journal.line("start", version=__version__, paths=run.paths, tp_sizes=run.tp_sizes, **facts)
     config.stash[SESSION] = Session(run.ranks, journal)
 

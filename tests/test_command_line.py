@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from refimpl.case import Case
+from refimpl.pytest_plugin import FILE_OPTIONS, refuse_empty
 from tests.processes import processes_with, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +80,10 @@ USAGE_ERRORS = {
     "a time that is none": (["--rank-timeout=soon"], "give seconds"),
     "a negative time": (["--rank-timeout=-3"], "give seconds"),
     "an unknown profile": (["--hypothesis-profile=weekly"], "choose one of dev, ci, nightly"),
-    "a list that is not there": (["--known-divergences=missing.txt"], "cannot be read"),
+    "a list that is not there": (["--known-divergences=missing.txt"], "(No such file or directory); give a text file"),
+    "a list that is no text": (["--known-divergences=fixtures/logits/minilm-l6-v2.safetensors"], "it is no text"),
+    "an empty value": (["--checkpoint="], "--checkpoint= is empty: give a file or folder"),
+    "a file without a name in it": (["--path=conftest.py"], "give it as conftest.py:name"),
     "logits that are not there": (["--logits=missing.safetensors"], "--logits=missing.safetensors"),
     "a result of int32": (["--path=tests.mutants.contract:result_in_int32"], "returned int32"),
 }
@@ -92,6 +96,13 @@ def test_wrong_usage_is_one_sentence_and_exit_4(what: str) -> None:
     errors = sentences(result)
     assert result.returncode == 4, result.stdout + result.stderr
     assert len(errors) == 1 and said in errors[0]
+
+
+@pytest.mark.parametrize("option", FILE_OPTIONS)
+def test_an_empty_value_is_no_file(option: str, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytestconfig.option, option.removeprefix("--").replace("-", "_"), "")
+    with pytest.raises(pytest.UsageError, match=f"{option}= is empty"):
+        refuse_empty(pytestconfig)
 
 
 def test_an_unknown_flag_is_told_by_pytest() -> None:
@@ -267,6 +278,8 @@ def test_an_interrupted_run_says_how_to_run_its_case_again(tmp_path: Path, numbe
     [file] = re.findall(r"interrupted at a case, to run it again: argmax-parity replay (\S+)", said)
     case, note = Case.load(ROOT / file)
     assert case.tp_size == 2 and note["path"] == f"{path}:sleeper"
+    again = run(sys.executable, "-m", "refimpl.cli", "replay", file, "--path=gather_pairs")
+    assert again.returncode == 0 and again.stdout.startswith("holds: gather_pairs")  # it had not failed
 
 
 def test_a_run_that_is_killed_leaves_no_process_and_no_folder(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ WITH_TABLES = {
 def test_names() -> None:
     assert heads.expand(["qwen3-8b-eagle3", "qwen3_8b_eagle3"]) == ("qwen3_8b_eagle3",)
     assert set(heads.expand(["all"])) >= set(heads.shipped())
-    with pytest.raises(heads.HeadError, match="did you mean qwen3_8b_eagle3"):
+    with pytest.raises(heads.HeadError, match="the nearest are qwen3_8b_eagle3"):
         heads.spelled("qwen3_8b_eagle3_by")
     assert isinstance(heads.load("fixtures.heads._template:head"), Head)
 

@@ -264,6 +264,8 @@ class Ranks:
 
         if not wait_for(self._hub, _START_SECONDS, done, take):
             missing = sorted(set(range(generation.spec.world_size)) - set(ready))
+            if missing[0] in generation.peers:  # it is up, and went to import the path
+                raise PathUnusable("import", f"rank {missing[0]} was still loading it after {_START_SECONDS:.0f} s")
             raise RanksUnavailable(f"rank {missing} was not ready within {_START_SECONDS:.0f} s")
         self._check_supervisors()
         if problems:

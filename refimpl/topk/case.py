@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from refimpl import loading
-from refimpl.case import Call, Case, CaseError
+from refimpl.case import Call, Case, CaseError, unreadable
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks, Spec
 
@@ -106,7 +106,7 @@ class TopKCase:
             words = str(error)
             raise CaseError(words if words.startswith(f"{path}: ") else f"{path}: {words}") from error
         except (OSError, KeyError, TypeError, ValueError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({type(error).__name__}: {error})") from error
+            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
         try:
             return cls._with_ks(plain, head), note
         except CaseError as error:
