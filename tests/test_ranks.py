@@ -22,7 +22,7 @@ import pytest
 from refimpl import bits
 from refimpl.case import Call, Case
 from refimpl.ranks.backend import choose
-from refimpl.ranks.outcome import Died, Run, Stuck
+from refimpl.ranks.outcome import REFERENCE_SECONDS, Died, Run, Stuck, never_answers
 from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
 from refimpl.verdict.judge import judge
 from refimpl.vocab.layouts import even_layout, layout_from_sizes
@@ -178,6 +178,40 @@ def test_a_stuck_rank_says_where(ranks: Ranks, faulty: str) -> None:
     assert isinstance(first, Stuck) and first.where.endswith("in sleeps")
     assert isinstance(second, Stuck) and second.in_collective
     assert "gather_pairs" in second.where
+
+
+def stack(*functions: str) -> str:
+    files = {
+        "wait": "torch/distributed/distributed_c10d.py",
+        "my_path": "mine.py",
+        "full_gather": "paths/full_gather.py",
+    }
+    lines = [f'  File "/x/{files.get(name, "ranks/executor.py")}", line 7 in {name}' for name in functions]
+    return "Current thread 0x1 (most recent call first):\n" + "\n".join(lines) + "\n\nThread 0x2\n"
+
+
+IN_PATH = Stuck(0, stack("wait", "my_path", "run_path"))
+IN_REFERENCE = Stuck(0, stack("wait", "full_gather", "run_reference", "run"))
+AT_WORK = Stuck(0, stack("my_path", "run_path"))
+
+
+@pytest.mark.parametrize(
+    ("waits", "seconds", "expected"),
+    [
+        ([IN_PATH], 0.1, True),
+        ([IN_PATH, IN_REFERENCE], 0.1, False),  # it may only be late, as it is on a busy machine
+        ([IN_REFERENCE], REFERENCE_SECONDS, True),
+        ([IN_PATH, AT_WORK], 60.0, False),
+        ([Stuck(0, "")], 60.0, False),
+    ],
+)
+def test_who_waits_for_good_after_another_rank_failed(waits: list[Stuck], seconds: float, expected: bool) -> None:
+    assert never_answers(waits, seconds) is expected
+
+
+def test_a_wait_in_the_reference_is_told_as_such() -> None:
+    assert IN_REFERENCE.where == "the reference's collectives: another rank did not reach them"
+    assert IN_PATH.where == "x/mine.py:7 in my_path"
 
 
 def test_a_death_is_told_with_its_last_words(ranks: Ranks, faulty: str) -> None:

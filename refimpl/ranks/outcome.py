@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,10 +72,10 @@ class Stuck:
     @property
     def where(self) -> str:
         """The innermost line of the path itself, or what the rank was doing for the suite."""
-        frames = _FRAME.findall(self.stack.split("Current thread", 1)[-1].split("\n\n")[0])
+        frames = self._frames
+        if self.in_reference:
+            return "the reference's collectives: another rank did not reach them"
         for file, line, function in frames:
-            if function == "run_reference":
-                return "the reference's collectives: another rank did not reach them"
             if "/torch/" not in file and not file.startswith("<") and not file.endswith("/paths/collectives.py"):
                 if file.endswith(("/ranks/executor.py", "/ranks/wire.py")):
                     return "waiting for the next case" if function in ("main", "next") else "the suite's own code"
@@ -84,10 +85,31 @@ class Stuck:
     @property
     def in_collective(self) -> bool:
         """Whether the innermost frame is torch.distributed: such a rank waits for others and nothing else."""
-        frames = _FRAME.findall(self.stack.split("Current thread", 1)[-1])
-        return bool(frames) and "/torch/distributed/" in frames[0][0]
+        return bool(self._frames) and "/torch/distributed/" in self._frames[0][0]
+
+    @property
+    def in_reference(self) -> bool:
+        """Whether it is the reference that waits: for a rank that left before this call, or only for its bytes."""
+        return any(function == "run_reference" for _, _, function in self._frames)
+
+    @property
+    def _frames(self) -> list[tuple[str, str, str]]:
+        """File, line and function of the main thread, innermost first."""
+        return _FRAME.findall(self.stack.split("Current thread", 1)[-1].split("\n\n")[0])
 
 
+def never_answers(waits: Sequence[Stuck], seconds: float) -> bool:
+    """Whether ranks that still wait, so long after another one failed, will do so for good.
+
+    In a collective of the path they wait for the one that failed. In the reference that is so too if the failure was in
+    an earlier call; in the same call they come through, and take their time where much is gathered on a busy machine.
+    """
+    return all(wait.in_collective for wait in waits) and (
+        seconds >= REFERENCE_SECONDS or not any(wait.in_reference for wait in waits)
+    )
+
+
+REFERENCE_SECONDS = 1.0
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 

@@ -24,7 +24,7 @@ from refimpl.case import Case, base_of_sliding
 from refimpl.ranks import backend as backends
 from refimpl.ranks.hub import Event, Hub, Peer, wait_for
 from refimpl.ranks.launch import Launch, start_supervisor
-from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck, from_wire
+from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck, from_wire, never_answers
 from refimpl.ranks.wire import Frame
 
 _SUPERVISORS_SECONDS = 150.0
@@ -431,11 +431,13 @@ class Ranks:
         stacks: dict[int, str] = {}
         if not settled() and fault_seen():
             # The others may do the same, a little later. A rank that waits in a collective will not.
+            seen = time.monotonic()
             while not settled() and time.monotonic() - start < limit:
                 wait_for(self._hub, _GRACE_SECONDS, settled, take)
                 if not settled():
                     stacks = self._dump(generation, pending(), take)
-                    if all(Stuck(0, stacks.get(rank, "")).in_collective for rank in pending()):
+                    waits = [Stuck(0, stacks.get(rank, "")) for rank in pending()]
+                    if never_answers(waits, time.monotonic() - seen):
                         break
         if broken:
             # The reference of one rank breaks where another one died, which is noticed a little later.
