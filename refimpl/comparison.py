@@ -82,6 +82,9 @@ def measure(paths: tuple[str, ...] = PATHS) -> list[list[str]]:
 
 # -- the verdict -----------------------------------------------------------------------------------------------------
 
+# Known divergences are of rows that a path is given; what a head makes of them is said of the head, not in this table.
+ABOUT_HEADS = ("test_head", "test_drafting_loop")
+
 
 @dataclass
 class Verdict:
@@ -106,6 +109,8 @@ class Verdict:
         for suite in suites.iter("testsuite"):
             self.seconds += float(suite.get("time", 0))
         for test in suites.iter("testcase"):
+            if any(word in str(test.get("classname")) for word in ABOUT_HEADS):
+                continue
             skipped = test.find("skipped")
             if test.find("failure") is not None or test.find("error") is not None:
                 self.failed.append(str(test.get("name")))
@@ -133,7 +138,7 @@ def run_properties(path: str, tp_size: int, profile: str, report: Path, select: 
     partial = report.with_suffix(".partial")  # a run that is interrupted writes its report as well
     command = [sys.executable, "-m", "pytest", "properties/", f"--path={path}", f"--tp={tp_size}", "-q"]
     command += [f"--hypothesis-profile={profile}", f"--junitxml={partial}"]
-    command += ["-k", select] if select else []
+    command += ["-k", " and ".join([*([f"({select})"] if select else []), *(f"not {word}" for word in ABOUT_HEADS)])]
     status = subprocess.run(command, cwd=PAGE.parents[1], stdout=subprocess.DEVNULL, check=False).returncode
     if status not in (0, 1):
         raise SystemExit(f"{' '.join(command[1:])} ended with status {status}; no verdict was written")
