@@ -267,6 +267,7 @@ def test_an_interrupted_run_says_how_to_run_its_case_again(tmp_path: Path, numbe
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - background jobs of a shell ignore it
     )
     deadline = time.monotonic() + 90
     while not (tmp_path / "asleep").exists():

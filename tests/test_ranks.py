@@ -293,7 +293,7 @@ def test_setup_and_teardown_and_claims(ranks: Ranks, tmp_path: Path) -> None:
     ("source", "said"),
     [
         ("def other(): ...", "has no attribute 'path'"),
-        ("path = 3", "is a int; a path is a callable"),
+        ("path = 3", "is of type int; a path is a callable"),
         ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
         ("def path(:", "cannot be imported: SyntaxError"),
         ("import sys; sys.exit(1)", "cannot be imported: SystemExit"),
