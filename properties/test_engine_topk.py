@@ -19,7 +19,7 @@ from refimpl.verdict import traffic
 @pytest.fixture
 def check_engine_topk(check_engine: EngineChecker) -> EngineChecker:
     if "top_k" not in check_engine.facts.features:
-        pytest.skip(f"{check_engine.facts.title} has no top-k")
+        pytest.skip(f"{check_engine.facts.title} has no get_top_k_tokens: there is no fast top-k to compare")
     check_engine.subject = "top-k"
     return check_engine
 

@@ -36,6 +36,22 @@ def unreadable(error: Exception) -> str:
     return str(error.strerror) if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
 
 
+def file_holds(path: Path, name: str) -> bool:
+    """Whether a JSON or safetensors file has something under ``name``; False also where it cannot be read."""
+    try:
+        if path.suffix == ".json":
+            return name in json.loads(path.read_text())
+        with safe_open(str(path), framework="numpy") as file:
+            return name in (file.metadata() or {})
+    except (OSError, ValueError, TypeError, SafetensorError):
+        return False
+
+
+def header_apart(whole: bytes) -> list[bytes]:
+    """A safetensors file as the journal writes it: the length of its header first, for itself."""
+    return [whole[:8], whole[8:]]
+
+
 def padded(real: np.ndarray, padded_size: int, padding: Sequence[int], rank: int) -> np.ndarray:
     """The real columns of a rank, ``(batch, num_real)``, and padding patterns dealt out after them."""
     batch, num_real = real.shape

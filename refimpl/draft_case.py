@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from refimpl.case import CaseError, unreadable
+from refimpl.case import CaseError, file_holds, header_apart, unreadable
 from refimpl.head_case import HeadRef
 from refimpl.ranks.outcome import Run
 from refimpl.vocab.layouts import Layout
@@ -100,9 +100,7 @@ class DraftCase:
         return save({"sequences": numbers}, metadata={"draft_case": json.dumps(self.to_json()), **note})
 
     def to_buffers(self, note: dict[str, str]) -> list[bytes]:
-        """`to_bytes` as the journal writes it: the length of the header apart."""
-        whole = self.to_bytes(note)
-        return [whole[:8], whole[8:]]
+        return header_apart(self.to_bytes(note))
 
     @classmethod
     def load(cls, path: Path) -> tuple[DraftCase, dict[str, Any]]:
@@ -122,13 +120,7 @@ class DraftCase:
 
 def is_draft_case(path: Path) -> bool:
     """Whether a file holds a drafting loop; False also where it cannot be read."""
-    try:
-        if path.suffix == ".json":
-            return "draft_case" in json.loads(path.read_text())
-        with safe_open(str(path), framework="numpy") as file:
-            return "draft_case" in (file.metadata() or {})
-    except (OSError, ValueError, TypeError, SafetensorError):
-        return False
+    return file_holds(path, "draft_case")
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, json_value, unreadable
+from refimpl.case import CaseError, file_holds, header_apart, json_value, unreadable
 from refimpl.vocab.d2t import check_table
 from refimpl.vocab.layouts import Layout, padded_layout
 
@@ -247,9 +247,7 @@ class EngineCase:
         return save(tensors, metadata={"engine_case": json.dumps(head), **note})
 
     def to_buffers(self, note: dict[str, str]) -> list[bytes]:
-        """`to_bytes` as the journal writes it: the length of its header apart."""
-        whole = self.to_bytes(note)
-        return [whole[:8], whole[8:]]
+        return header_apart(self.to_bytes(note))
 
     @classmethod
     def load(cls, path: Path) -> tuple[EngineCase, dict[str, Any]]:
@@ -303,10 +301,4 @@ class EngineCase:
 
 def is_engine_case(path: Path) -> bool:
     """Whether a file holds a case of a live engine; False also where it cannot be read."""
-    try:
-        if path.suffix == ".json":
-            return "engine_case" in json.loads(path.read_text())
-        with safe_open(str(path), framework="numpy") as file:
-            return "engine_case" in (file.metadata() or {})
-    except (OSError, ValueError, TypeError, SafetensorError):
-        return False
+    return file_holds(path, "engine_case")

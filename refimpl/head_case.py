@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, json_value, unreadable
+from refimpl.case import CaseError, file_holds, header_apart, json_value, unreadable
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/head-case/1"
@@ -136,9 +136,7 @@ class HeadCase:
         return save({"hidden_states": states}, metadata={"head_case": json.dumps(self._head_json()), **note})
 
     def to_buffers(self, note: dict[str, str]) -> list[bytes]:
-        """`to_bytes` as the journal writes it: the length of the header apart."""
-        whole = self.to_bytes(note)
-        return [whole[:8], whole[8:]]
+        return header_apart(self.to_bytes(note))
 
     @classmethod
     def load(cls, path: Path) -> tuple[HeadCase, dict[str, Any]]:
@@ -159,10 +157,4 @@ class HeadCase:
 
 def is_head_case(path: Path) -> bool:
     """Whether a file holds a case from hidden states; False also where it cannot be read."""
-    try:
-        if path.suffix == ".json":
-            return "head_case" in json.loads(path.read_text())
-        with safe_open(str(path), framework="numpy") as file:
-            return "head_case" in (file.metadata() or {})
-    except (OSError, ValueError, TypeError, SafetensorError):
-        return False
+    return file_holds(path, "head_case")

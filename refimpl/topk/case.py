@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from refimpl import loading
-from refimpl.case import Call, Case, CaseError, unreadable
+from refimpl.case import Call, Case, CaseError, file_holds, unreadable
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks, Spec
 
@@ -117,13 +116,7 @@ class TopKCase:
 
 def is_topk_case(path: Path) -> bool:
     """Whether a file holds a top-k case; False also where it cannot be read."""
-    try:
-        if path.suffix == ".json":
-            return "topk_case" in json.loads(path.read_text())
-        with safe_open(str(path), framework="numpy") as file:
-            return "topk_case" in (file.metadata() or {})
-    except (OSError, ValueError, TypeError, SafetensorError):
-        return False
+    return file_holds(path, "topk_case")
 
 
 def run(ranks: Ranks, case: TopKCase, path: str, *, count: bool = False, limit: float | None = None) -> Run:
