@@ -15,15 +15,16 @@ from refimpl.draft_case import DraftCase, Loops, is_draft_case
 from refimpl.head_case import HeadRef
 from refimpl.head_check import HeadChecker
 from refimpl.head_replay import replay_head_case
-from refimpl.ranks.head_runtime import OWN, facts_of
+from refimpl.ranks.head_runtime import OWN
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
-from refimpl.session import Checker, Failure, Session
+from refimpl.session import Failure, Session
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.report import render, write_case
 from refimpl.vocab.layouts import even_layout
 from tests import loop_mutants
 from tests.test_command_line import pytest_run
+from tests.test_heads import checker
 
 LIMIT = 4.0
 HEAD = "tests.head_mutants.ids:Reduced"
@@ -47,12 +48,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         journal = Journal(tmp_path_factory.mktemp("journal"), "drafting")
         yield Session(ranks, journal, reduce_seconds=5.0)
         journal.close(0)
-
-
-def checker(session: Session, name: str, path: str) -> HeadChecker:
-    check = Checker(session, path, 2, f"test_drafting.py::{name}")
-    check.head = name
-    return HeadChecker(check, session, facts_of(session.ranks, HeadRef(name), [2]))
 
 
 def failure_of(check: HeadChecker) -> Failure:
