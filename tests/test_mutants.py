@@ -15,7 +15,6 @@ import pytest
 from hypothesis import settings
 
 import properties
-from refimpl.pytest_plugin import PROFILES
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Checker, Failure, Session
@@ -102,7 +101,3 @@ def test_every_seeded_bug_is_refuted(session: Session, mutant: Mutant) -> None:
             call = counterexample.case.calls[-1]
             assert call.batch <= 2, f"{name}: {call.batch} rows"
             assert call.layout.vocab_size <= 8, f"{name}: {call.layout.vocab_size} ids"
-
-
-def test_the_profiles_are_the_published_ones() -> None:
-    assert PROFILES == {"dev": 8, "ci": 30, "nightly": 300}
