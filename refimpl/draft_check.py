@@ -84,7 +84,9 @@ class DraftChecker:
             states = HeadCase(facts.ref, case.layout, facts.dtype, loops.full[0].states[step], step)
             given = self.checker.guarded(lambda: self.ranks.given(states, [row]))
             run = one_row(run, step, row)
-        notes = [f"drafting loop of {len(case.sequences)} sequence(s) and {case.steps} step(s), seed {case.seed}"]
+        notes = [
+            f"drafting loop of {len(case.sequences)} sequence(s) and {case.steps} step(s) from 0 on, seed {case.seed}"
+        ]
         if finding.rows or not run.complete:
             notes.append(finding.message.splitlines()[0])
         return Counterexample(

@@ -82,5 +82,7 @@ def load(name: str) -> Head:
         except TypeError as error:
             raise HeadError(f"{name!r} is a class that cannot be called without arguments ({error})") from error
     if not isinstance(found, Head):
-        raise HeadError(f"{name!r} is a {type(found).__name__}; a head is a refimpl.head.Head or a subclass of it")
+        raise HeadError(
+            f"{name!r} is of type {type(found).__name__}; a head is a refimpl.head.Head or a subclass of it"
+        )
     return found if found.name else found.changed(name=name)

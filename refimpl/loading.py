@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Iterable
@@ -112,6 +113,22 @@ def load_path(name: str) -> Any:
             f"{name!r} is of type {type(path).__name__}; a path is a callable(local_logits, shard, group, d2t)"
         )
     return path
+
+
+def misfit(path: Any) -> str | None:
+    """Why a callable cannot be called as an argmax path; None also where only a call will show."""
+    try:
+        taken = inspect.signature(path)
+    except (TypeError, ValueError):  # written in C
+        return None
+    try:
+        taken.bind("local_logits", "shard", "group", "d2t")
+    except TypeError as error:
+        return (
+            f"its signature is {taken}, and a path is called as path(local_logits, shard, group, d2t): {error}; "
+            "give it these four positional parameters"
+        )
+    return None
 
 
 def load_file(file: Path) -> Any:

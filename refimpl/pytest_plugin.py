@@ -433,6 +433,9 @@ def _preflight(run: _Run, path: str) -> None:
         logits = bits.encode(np.arange(8 * tp_size, dtype=np.float64).reshape(2, -1) % 7, "float32")
         case = Case((Call(even_layout(4 * tp_size, tp_size), "float32", logits),))
         try:
+            misfit = run.ranks.facts(Spec(loading.qualified(path), tp_size))["misfit"]
+            if misfit is not None:
+                raise pytest.UsageError(f"--path={path}: {misfit}")
             outcome = run.ranks.run(case, path)
         except PathUnusable as error:
             raise pytest.UsageError(f"--path={path}: {error}") from error

@@ -61,6 +61,7 @@ def verify(file: Path, key: Path | None, wanted: Wanted, accept_conditions: bool
         print(f"{file} does not hold:", file=sys.stderr)
         for problem in problems:
             print(f"  {problem}", file=sys.stderr)
+        print("do not rely on it: certify again what is there now, or fetch what was certified", file=sys.stderr)
         return BAD
     count = len(statement["subject"])
     signed = "signature and " if key else ""

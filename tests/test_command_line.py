@@ -73,6 +73,7 @@ USAGE_ERRORS = {
     "a name that is not there": (["--path=refimpl.paths.full_gather:other"], "has no attribute 'other'"),
     "a file that is not there": (["--path=missing.py:path"], "does not exist"),
     "a path that is no callable": (["--path=refimpl:__version__"], "a path is a callable"),
+    "a path of another signature": (["--path=refimpl.oracle:oracle_tokens"], "give it these four positional"),
     "tp that is no number": (["--tp=two"], "give whole numbers"),
     "tp of zero": (["--tp=0,2"], "from 1 to 64"),
     "an unknown backend": (["--backend=mpi"], "choose one of auto, nccl and gloo"),

@@ -361,8 +361,8 @@ def test_a_head_that_raises_is_a_failure_with_a_report(user_heads: Path) -> None
 def test_names_that_are_no_heads(session: Session, user_heads: Path) -> None:
     wrong = {
         "missing.py:head": "does not exist",
-        f"{user_heads}:number": "is a int; a head is a refimpl.head.Head",
-        f"{user_heads}:negative": "is a function; a head is a refimpl.head.Head",
+        f"{user_heads}:number": "is of type int; a head is a refimpl.head.Head",
+        f"{user_heads}:negative": "is of type function; a head is a refimpl.head.Head",
         f"{user_heads}:other": "has no attribute 'other'",
         f"{user_heads}:forgotten": "draft_vocab_size 301 is less than vocab_size 901, and d2t.. gives no table",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,3 +28,30 @@ def test_the_choices_told_are_those_of_the_contract() -> None:
     of_argmax, of_topk = loading.check_form("nosuch"), loading.check_form("nosuch", loading.TOPK_PATHS)
     assert of_argmax is not None and "gather_pairs" in of_argmax and "topk" not in of_argmax
     assert of_topk is not None and "gather_topk_candidates" in of_topk and "gather_pairs" not in of_topk
+
+
+class _Called:
+    def __call__(self, local_logits: Any, shard: Any, group: Any, d2t: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("path", "fits"),
+    [
+        (lambda local_logits, shard, group, d2t: None, True),
+        (lambda logits, where, ranks, table=None: None, True),
+        (lambda local_logits, shard, group, d2t, scale=1.0: None, True),
+        (lambda *anything: None, True),
+        (_Called(), True),
+        (functools.partial(lambda k, a, b, c, d: None, 3), True),
+        (max, True),  # its signature cannot be read
+        (lambda local_logits, shard, group: None, False),
+        (lambda local_logits, shard, group, d2t, k: None, False),
+        (lambda local_logits, shard, group, *, d2t: None, False),
+        (_Called, False),  # its class
+        (functools.partial(lambda a, b, c, d: None, 3), False),
+    ],
+)
+def test_what_cannot_be_called_as_a_path_is_told_from_its_signature(path: Any, fits: bool) -> None:
+    told = loading.misfit(path)
+    assert (told is None) == fits
+    assert fits or "path(local_logits, shard, group, d2t)" in str(told)

@@ -158,6 +158,7 @@ class Executor:
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "tie_break": getattr(self._path, "tie_break", None),
             "source": source_of(self._spec["path"]),
+            "misfit": loading.misfit(self._path),
         }
 
     def stop(self) -> str | None:
