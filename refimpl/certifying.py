@@ -104,7 +104,7 @@ def add_options(group: pytest.OptionGroup) -> None:
 def checkpoint_heads(config: pytest.Config) -> list[str]:
     """The name of the checkpoint's head, where one is given. Raises UsageError."""
     from fixtures.checkpoints import open_draft  # once pytest has put the project on sys.path
-    from fixtures.checkpoints.head import name_of
+    from fixtures.checkpoints.names import name_of
     from fixtures.checkpoints.tensors import CheckpointError
 
     state = config.stash.setdefault(_STATE, _State())
@@ -251,7 +251,7 @@ def shown(name: str) -> str:
 
     if not name.startswith(CHECKPOINT):
         return name
-    from fixtures.checkpoints.head import places_in
+    from fixtures.checkpoints.names import places_in
 
     return CHECKPOINT + places_in(name)[0].name
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fixtures.checkpoints import head as checkpoint_heads
-from fixtures.checkpoints.head import CheckpointHead, load_named, name_of, places_in
+from fixtures.checkpoints.head import CheckpointHead, load_named
+from fixtures.checkpoints.names import name_of, places_in
 from refimpl.heads import HeadError
 from refimpl.vocab.layouts import layout_from_sizes
 from tests import checkpoint_writers as writers
