@@ -21,7 +21,8 @@ from hypothesis import settings
 
 from refimpl import loading, summary
 from refimpl.head_summary import merge as merge_heads
-from refimpl.ranks.runtime import Ranks, Spec
+from refimpl.ranks.generations import Spec
+from refimpl.ranks.runtime import Ranks
 from refimpl.verdict import certificate, envelope, readable, verdict
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.obligations import Evidence, Ledger, Status

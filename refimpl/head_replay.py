@@ -8,9 +8,10 @@ from refimpl import heads, loading
 from refimpl.case import CaseError
 from refimpl.draft_case import DraftCase, is_draft_case
 from refimpl.head_case import HeadCase, HeadRef
+from refimpl.ranks.generations import PathUnusable, RanksUnavailable
 from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks, facts_of
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
+from refimpl.ranks.runtime import Ranks
 from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not, still_fails
 from refimpl.verdict.draft_judge import judge_draft
 from refimpl.verdict.head_judge import judge_head

@@ -26,10 +26,11 @@ from refimpl.known_divergences import KnownDivergences
 from refimpl.option_guard import is_for_this_project
 from refimpl.ranks import limits
 from refimpl.ranks.engine_runtime import engine_facts
+from refimpl.ranks.generations import PathUnusable, RanksUnavailable, Spec
 from refimpl.ranks.head_runtime import OWN, HeadFacts, facts_of
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.launch import Launch, serve
-from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
+from refimpl.ranks.runtime import Ranks
 from refimpl.session import Checker, Failure, Session, Unknown
 from refimpl.verdict import report as reports
 from refimpl.verdict.judge import judge

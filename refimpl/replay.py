@@ -13,8 +13,9 @@ from refimpl.draft_case import is_draft_case
 from refimpl.engine_case import EngineCase, is_engine_case
 from refimpl.head_case import is_head_case
 from refimpl.ranks.engine_runtime import both, engine_facts
+from refimpl.ranks.generations import PathUnusable, RanksUnavailable
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
+from refimpl.ranks.runtime import Ranks
 from refimpl.topk.case import is_topk_case
 from refimpl.verdict import traffic
 from refimpl.verdict.engine_judge import judge_engine

@@ -12,9 +12,10 @@ import numpy as np
 
 from refimpl import loading
 from refimpl.case import Case
+from refimpl.ranks.generations import PathUnusable, RanksUnavailable, Spec
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable, Spec
+from refimpl.ranks.runtime import Ranks
 from refimpl.verdict import expected
 from refimpl.verdict.judge import Finding, Judgement, Tally, came_through, describe, expected_tokens, judge
 from refimpl.verdict.kinds import Kind

@@ -25,8 +25,9 @@ from hypothesis import settings
 
 from refimpl.loading import SHIPPED_PATHS
 from refimpl.pytest_plugin import PROFILES
+from refimpl.ranks.generations import PathUnusable
 from refimpl.ranks.journal import Journal
-from refimpl.ranks.runtime import PathUnusable, Ranks
+from refimpl.ranks.runtime import Ranks
 from refimpl.session import Session, Unknown
 
 # Before the properties are imported, which take their sizes from the profile of that moment.

@@ -13,8 +13,9 @@ import numpy as np
 from refimpl import loading
 from refimpl.engine_case import EngineCase
 from refimpl.engines import EngineFacts, EngineUnusable
+from refimpl.ranks.generations import RanksUnavailable, Spec
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import Ranks, RanksUnavailable, Spec
+from refimpl.ranks.runtime import Ranks
 
 # The engine is imported by the rank itself where the fork server could not: its error comes that late.
 _FACTS_SECONDS = 180.0

@@ -43,14 +43,13 @@ def main(spec: dict[str, Any]) -> int:
     wire.send(sock, me)
     try:
         executor = Executor(spec, lambda head: wire.send(sock, head))
-    except _NotReady as problem:
-        wire.send(sock, {"event": "not ready", "stage": problem.stage, "error": str(problem)})
-        return 0
-    wire.send(sock, {"event": "ready", **executor.facts()})
-    try:
+        wire.send(sock, {"event": "open"})
         while True:
             head, arrays = receiver.next()
-            if head["do"] == "run":
+            if head["do"] == "load":
+                executor.load(head["path"])
+                wire.send(sock, {"event": "ready", **executor.facts()})
+            elif head["do"] == "run":
                 try:
                     answer, results = executor.run(head, arrays)
                 except Exception:
@@ -67,6 +66,9 @@ def main(spec: dict[str, Any]) -> int:
                 wire.send(sock, {"event": "timed", "seconds": executor.time_bare(head, arrays)})
             elif head["do"] == "stop":
                 wire.send(sock, {"event": "stopped", "error": executor.stop()})
+    except _NotReady as problem:
+        wire.send(sock, {"event": "not ready", "stage": problem.stage, "error": str(problem)})
+        return 0
     except (wire.WireError, OSError):
         return 0
 
@@ -98,16 +100,20 @@ class Executor:
         np.random.seed(spec["seed"] % 2**32)
         torch.set_num_threads(1)
         try:
-            self._path = loading.load_path(spec["path"])
-        except loading.LoadError as error:
-            raise _NotReady("import", str(error)) from error
-        try:
             self.device = self._open_device()
             if self.device.type == "cuda":
                 torch.cuda.manual_seed(spec["seed"])
             self._open_groups()
         except Exception as error:
             raise _NotReady("group", f"{type(error).__name__}: {error}") from error
+
+    def load(self, path: str) -> None:
+        """Import the path and let it set itself up. Until then no code under test is in this process."""
+        try:
+            self._path = loading.load_path(path)
+        except loading.LoadError as error:
+            raise _NotReady("import", str(error)) from error
+        self._path_name = path
         self.heads = HeadExecutor(self)
         self.engines = EngineExecutor(self)
         setup = getattr(self._path, "setup", None)
@@ -157,7 +163,7 @@ class Executor:
             "nccl": nccl,
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "tie_break": getattr(self._path, "tie_break", None),
-            "source": source_of(self._spec["path"]),
+            "source": source_of(self._path_name),
             "misfit": loading.misfit(self._path),
         }
 

@@ -17,8 +17,9 @@ from refimpl.case import Call, Case
 from refimpl.draft_case import DraftCase
 from refimpl.head_case import HeadCase, HeadRef
 from refimpl.heads import HeadError
+from refimpl.ranks.generations import RanksUnavailable, Spec
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import Ranks, RanksUnavailable, Spec
+from refimpl.ranks.runtime import Ranks
 from refimpl.vocab.d2t import TableReport, check_table
 from refimpl.vocab.layouts import Layout
 

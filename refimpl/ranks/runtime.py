@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,52 +22,16 @@ import numpy as np
 from refimpl import loading
 from refimpl.case import Case, base_of_sliding
 from refimpl.ranks import backend as backends
+from refimpl.ranks.generations import Generation, Generations, RanksUnavailable, Spec
 from refimpl.ranks.hub import Event, Hub, Peer, wait_for
 from refimpl.ranks.launch import Launch, start_supervisor
-from refimpl.ranks.outcome import Died, RankOutcome, Run, Stuck, from_wire, never_answers
+from refimpl.ranks.outcome import RankOutcome, Run, Stuck, from_wire, never_answers
 from refimpl.ranks.wire import Frame
 
 _SUPERVISORS_SECONDS = 150.0
-_START_SECONDS = 120.0
 _GONE_SECONDS = 10.0
 # After one rank raised, refused or died, how long the others get to show whether they do so as well.
 _GRACE_SECONDS = 0.1
-
-
-class RanksUnavailable(Exception):
-    """The ranks themselves could not do their part; whatever was asked of them is unknown."""
-
-
-class PathUnusable(Exception):
-    """The path could not be brought up on the ranks: ``stage`` is import, group or setup."""
-
-    def __init__(self, stage: str, message: str) -> None:
-        super().__init__(message)
-        self.stage = stage
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a generation is started for."""
-
-    path: str
-    tp_size: int
-    bystanders: int = 0
-    debug: bool = False
-
-    @property
-    def world_size(self) -> int:
-        return self.tp_size + self.bystanders
-
-
-@dataclass(eq=False)
-class _Generation:
-    number: int
-    spec: Spec
-    supervisors: dict[int, Peer]  # by world rank
-    peers: dict[int, Peer] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    died: dict[int, Died] = field(default_factory=dict)
 
 
 class Ranks:
@@ -82,14 +46,10 @@ class Ranks:
         self._wanted_backend = backend
         self.limit = limit
         self._supervisors: list[Peer] = []
-        self._generations: dict[Spec, _Generation] = {}
-        self._by_number: dict[int, _Generation] = {}
-        self._next_number = 0
+        self._generations: Generations | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None
         self._hub: Hub | None = None
-        self._lost: str | None = None  # why no case can run any more
-        self.generations_started = 0
         self.opened: Any = None  # the generation in which an engine has its group, see `refimpl.ranks.engine_runtime`
         self.seconds_in_runs = 0.0
 
@@ -134,10 +94,16 @@ class Ranks:
         hosts: dict[str, int] = {}
         for peer in self._supervisors:
             hosts[peer.hello["host"]] = hosts.get(peer.hello["host"], 0) + 1
-        self.one_host = len(hosts) == 1
-        self._hosts = list(hosts)
+        one_host = len(hosts) == 1
         devices = [peer.hello["cuda_devices"] for peer in self._supervisors]
         self.backend = backends.choose(self._wanted_backend, devices, max(hosts.values()))
+
+        def store(number: int) -> str:
+            if one_host:
+                return f"file:{os.path.join(self._folder or '', f'generation-{number}')}"
+            return f"{self._launch.store_address}|argmax_parity/generation/{number}"
+
+        self._generations = Generations(self._hub, self._supervisors, self.backend, one_host, store)
 
     def close(self, status: int) -> None:
         """Say farewell with the run's status: other launched processes end with it. Returns when all ranks are gone.
@@ -163,139 +129,29 @@ class Ranks:
             self._hub = None
         # Under torchrun the sockets close with this process: a rank that ends red before it would have torchrun
         # end this one in the middle of its report.
-        self._generations.clear()
-        self._by_number.clear()
+        if self._generations is not None:
+            self._generations.forget()
 
     # -- generations --------------------------------------------------------------------------------
 
     def retire(self, spec: Spec | None = None) -> None:
         """End all generations, or that of one spec; the next case gets fresh processes and a fresh group."""
-        for generation in [g for g in self._generations.values() if spec is None or g.spec == spec]:
-            self._end(generation)
-
-    def _end(self, generation: _Generation) -> None:
-        assert self._hub is not None
-        waiting = set()
-        for peer in set(generation.supervisors.values()):
-            if peer.send({"do": "kill", "generation": generation.number}):
-                waiting.add(peer)
-
-        def take(event: Event) -> None:
-            if event.head.get("event") in ("gone", "hung up"):
-                waiting.discard(event.peer)
-            self._note(event)
-
-        ended = wait_for(self._hub, _GONE_SECONDS, lambda: not waiting, take)
-        for peer in generation.peers.values():
-            self._hub.drop(peer)
-        self._generations.pop(generation.spec, None)
-        self._by_number.pop(generation.number, None)
-        if not ended:
-            raise RanksUnavailable(f"ranks of generation {generation.number} did not end within {_GONE_SECONDS:.0f} s")
+        if self._generations is not None:
+            self._generations.retire(spec)
 
     def facts(self, spec: Spec) -> dict[str, Any]:
         """What rank 0 of a generation says of itself: torch, nccl, device, tie_break. Starts it if need be."""
-        return self._generation(spec).facts
+        return self._all.get(spec).facts
 
-    def _generation(self, spec: Spec) -> _Generation:
-        self._check_supervisors()
-        if spec in self._generations:
-            return self._generations[spec]
-        assert self._hub is not None
-        number = self._next_number = self._next_number + 1
-        placed = {rank: self._supervisors[rank % len(self._supervisors)] for rank in range(spec.world_size)}
-        generation = _Generation(number, spec, placed)
-        self._generations[spec] = generation
-        self._by_number[number] = generation
-        local: dict[str, int] = {}
-        orders: dict[Peer, list[dict[str, Any]]] = {}
-        for rank, peer in placed.items():
-            host = peer.hello["host"]
-            environment = self.backend.environment(rank, self.one_host)
-            if spec.debug:
-                environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-            orders.setdefault(peer, []).append(
-                {
-                    "rank": rank,
-                    "local_rank": local.get(host, 0),
-                    "environment": environment,
-                    "seed": secrets.randbits(31),
-                }
-            )
-            local[host] = local.get(host, 0) + 1
-        shared = {
-            "generation": number,
-            "path": spec.path,
-            "world_size": spec.world_size,
-            "bystanders": spec.bystanders,
-            "backend": self.backend.name,
-            "store": f"file:{os.path.join(self._folder or '', f'generation-{number}')}"
-            if self.one_host
-            else f"{self._launch.store_address}|argmax_parity/generation/{number}",
-        }
-        for peer, ranks in orders.items():
-            peer.send({"do": "start", "spec": shared, "ranks": ranks})
-        try:
-            self._await_ready(generation)
-        except BaseException:
-            with contextlib.suppress(RanksUnavailable):
-                self._end(generation)
-            raise
-        self.generations_started += 1
-        return generation
+    @property
+    def generations_started(self) -> int:
+        return 0 if self._generations is None else self._generations.adopted
 
-    def _await_ready(self, generation: _Generation) -> None:
-        assert self._hub is not None
-        ready: dict[int, dict[str, Any]] = {}
-        problems: dict[int, tuple[str, str]] = {}
-
-        def take(event: Event) -> None:
-            self._note(event)
-            if event.peer.hello.get("generation") != generation.number:
-                return
-            rank: int = event.peer.hello["rank"]
-            if event.head.get("event") == "ready":
-                ready[rank] = event.head
-            elif event.head.get("event") == "not ready":
-                problems[rank] = (event.head["stage"], event.head["error"])
-
-        def done() -> bool:
-            return bool(problems or generation.died or self._lost) or len(ready) == generation.spec.world_size
-
-        if not wait_for(self._hub, _START_SECONDS, done, take):
-            missing = sorted(set(range(generation.spec.world_size)) - set(ready))
-            if missing[0] in generation.peers:  # it is up, and went to import the path
-                raise PathUnusable("import", f"rank {missing[0]} was still loading it after {_START_SECONDS:.0f} s")
-            raise RanksUnavailable(f"rank {missing} was not ready within {_START_SECONDS:.0f} s")
-        self._check_supervisors()
-        if problems:
-            stage, message = problems[min(problems)]
-            if stage == "group":
-                raise RanksUnavailable(f"the process group could not be opened: {message}")
-            raise PathUnusable(stage, message)
-        if generation.died:
-            rank, died = min(generation.died.items())
-            raise PathUnusable("import", f"rank {rank} ended by {died.how} while {generation.spec.path!r} was loaded")
-        facts = ready[generation.spec.bystanders]
-        generation.facts = {name: facts[name] for name in facts if name != "event"}
-
-    def _check_supervisors(self) -> None:
-        if self._lost:
-            raise RanksUnavailable(self._lost)
-
-    def _note(self, event: Event) -> None:
-        """Book-keeping that is right at any time: who connected, who died."""
-        head = event.head
-        if head.get("event") == "hung up" and event.peer.hello.get("role") == "supervisor":
-            self._lost = f"the supervisor of launched process {event.peer.hello['index']} ended"
-        elif head.get("event") == "hello" and head.get("role") == "executor":
-            generation = self._by_number.get(head["generation"])
-            if generation is not None:
-                generation.peers[head["rank"]] = event.peer
-        elif head.get("event") == "died":
-            generation = self._by_number.get(head["generation"])
-            if generation is not None:
-                generation.died[head["rank"]] = Died(head["signal"], head["status"], head["tail"])
+    @property
+    def _all(self) -> Generations:
+        if self._generations is None:
+            raise RanksUnavailable("the ranks are not open")
+        return self._generations
 
     # -- running a case -----------------------------------------------------------------------------
 
@@ -327,7 +183,7 @@ class Ranks:
 
     def run_orders(self, spec: Spec, orders: Iterable[Frame], limit: float | None = None) -> Run:
         """Give each tp rank its order, one that is answered by outcomes; a run that did not come through is ended."""
-        generation = self._generation(spec)
+        generation = self._all.get(spec)
         limit = self.limit if limit is None else limit
         started = time.monotonic()
         for tp_rank, (head, arrays) in enumerate(orders):
@@ -335,34 +191,34 @@ class Ranks:
         run = self._collect(generation, limit)
         self.seconds_in_runs += time.monotonic() - started
         if not run.complete:
-            self._end(generation)
+            self._all.end(generation)
         return run
 
     def query(self, spec: Spec, order: dict[str, Any], arrays: list[np.ndarray], limit: float) -> list[Frame]:
         """Ask every tp rank the same and return what each answered. Raises RanksUnavailable where one did not."""
         assert self._hub is not None
-        generation = self._generation(spec)
+        generation = self._all.get(spec)
         members = range(spec.bystanders, spec.world_size)
         answers: dict[int, Frame] = {}
         for rank in members:
             generation.peers[rank].send(order, arrays)
 
         def take(event: Event) -> None:
-            self._note(event)
+            self._all.note(event)
             if event.peer.hello.get("generation") == generation.number and event.head.get("event") == "answer":
                 answers[event.peer.hello["rank"]] = event.head, event.arrays
 
         def done() -> bool:
-            return bool(generation.died or self._lost) or len(answers) == spec.tp_size
+            return bool(generation.died or self._all.lost) or len(answers) == spec.tp_size
 
         wait_for(self._hub, limit, done, take)
-        self._check_supervisors()
+        self._all.check()
         if len(answers) == spec.tp_size and not generation.died:
             return [answers[rank] for rank in members]
         died = dict(generation.died)
         missing = [rank for rank in members if rank not in answers and rank not in died]
         stacks = self._dump(generation, missing, take) if missing else {}
-        self._end(generation)
+        self._all.end(generation)
         if died:
             rank, end = min(died.items())
             raise RanksUnavailable(f"rank {rank - spec.bystanders} ended by {end.how}")
@@ -372,7 +228,7 @@ class Ranks:
     def time_bare(self, case: Case, path: str, repeats: int) -> float:
         """Seconds the slowest rank needs for ``repeats`` times reference and path, alone. For benchmarks."""
         assert self._hub is not None
-        generation = self._generation(Spec(loading.qualified(path), case.tp_size, case.bystanders))
+        generation = self._all.get(Spec(loading.qualified(path), case.tp_size, case.bystanders))
         for tp_rank in range(case.tp_size):
             head, arrays = _orders(case, tp_rank, False, True)
             peer = generation.peers[tp_rank + case.bystanders]
@@ -380,7 +236,7 @@ class Ranks:
         seconds: list[float] = []
 
         def take(event: Event) -> None:
-            self._note(event)
+            self._all.note(event)
             if event.head.get("event") == "timed":
                 seconds.append(event.head["seconds"])
 
@@ -390,16 +246,16 @@ class Ranks:
             raise RanksUnavailable("a rank died while the bare paths were timed")
         return max(seconds)
 
-    def _collect(self, generation: _Generation, limit: float) -> Run:
+    def _collect(self, generation: Generation, limit: float) -> Run:
         assert self._hub is not None
-        spec = generation.spec
-        members = range(spec.bystanders, spec.world_size)
+        bystanders = generation.shape.bystanders
+        members = range(bystanders, generation.shape.world_size)
         outcomes: dict[int, RankOutcome] = {}
         reached: dict[int, tuple[int, str]] = {}
         broken: list[str] = []
 
         def take(event: Event) -> None:
-            self._note(event)
+            self._all.note(event)
             if event.peer.hello.get("generation") != generation.number:
                 return
             rank = event.peer.hello["rank"]
@@ -408,7 +264,7 @@ class Ranks:
             elif event.head.get("event") == "reached":
                 reached[rank] = event.head["step"], event.head["of"]
             elif event.head.get("event") == "broken":
-                broken.append(f"rank {rank - spec.bystanders}: {event.head['error']}")
+                broken.append(f"rank {rank - bystanders}: {event.head['error']}")
 
         def pending() -> list[int]:
             return [rank for rank in members if rank not in outcomes and rank not in generation.died]
@@ -419,7 +275,7 @@ class Ranks:
             return left_early or bool(generation.died)
 
         def settled() -> bool:
-            return bool(broken or self._lost) or not pending()
+            return bool(broken or self._all.lost) or not pending()
 
         start = time.monotonic()
         while not (settled() or fault_seen()):
@@ -441,8 +297,8 @@ class Ranks:
                         break
         if broken:
             # The reference of one rank breaks where another one died, which is noticed a little later.
-            wait_for(self._hub, _GRACE_SECONDS, lambda: bool(generation.died or self._lost), take)
-        self._check_supervisors()
+            wait_for(self._hub, _GRACE_SECONDS, lambda: bool(generation.died or self._all.lost), take)
+        self._all.check()
         if broken and not generation.died:
             raise RanksUnavailable("the suite's own code failed on " + "; ".join(broken))
         left = pending()
@@ -462,7 +318,7 @@ class Ranks:
             ranks.append(replace(outcome, reached=reached.get(rank)))
         return Run(tuple(ranks), limit)
 
-    def _dump(self, generation: _Generation, ranks: list[int], take: Any) -> dict[int, str]:
+    def _dump(self, generation: Generation, ranks: list[int], take: Any) -> dict[int, str]:
         assert self._hub is not None
         asked = {generation.supervisors[rank] for rank in ranks}
         stacks: dict[int, str] = {}

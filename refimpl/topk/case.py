@@ -14,8 +14,9 @@ import numpy as np
 
 from refimpl import loading
 from refimpl.case import Call, Case, CaseError, file_holds, unreadable
+from refimpl.ranks.generations import Spec
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import Ranks, Spec
+from refimpl.ranks.runtime import Ranks
 
 FORMAT = "argmax-parity/topk-case/1"
 _GREATEST_K = 1 << 31

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from refimpl.ranks.generations import PathUnusable, RanksUnavailable
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import PathUnusable, RanksUnavailable
 from refimpl.session import Session, Unknown
 from refimpl.topk.case import TopKCase, run
 from refimpl.topk.judge import TopKFinding, TopKJudgement, judge

@@ -7,8 +7,9 @@ from typing import Any
 
 from refimpl import loading
 from refimpl.case import Case, CaseError
+from refimpl.ranks.generations import PathUnusable, RanksUnavailable
 from refimpl.ranks.outcome import Run
-from refimpl.ranks.runtime import PathUnusable, Ranks, RanksUnavailable
+from refimpl.ranks.runtime import Ranks
 from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not
 from refimpl.topk.case import TopKCase, run
 from refimpl.topk.judge import KINDS, TopKFinding, TopKJudgement, judge

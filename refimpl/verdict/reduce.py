@@ -21,8 +21,9 @@ from refimpl.draft_case import DraftCase
 from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
 from refimpl.oracle import tied_set
+from refimpl.ranks.generations import PathUnusable
 from refimpl.ranks.outcome import Run, Stuck
-from refimpl.ranks.runtime import PathUnusable, Ranks
+from refimpl.ranks.runtime import Ranks
 from refimpl.verdict.explain import Observation, explanation
 from refimpl.verdict.judge import Finding, Judgement, describe, expected, judge
 from refimpl.verdict.kinds import Kind
