@@ -60,8 +60,11 @@ def padded(real: np.ndarray, padded_size: int, padding: Sequence[int], rank: int
     local = np.empty((batch, padded_size), dtype=real.dtype)
     local[:, :num_real] = real
     # Rank and row shift the deal so that no rank and no row sees the same values everywhere.
-    cells = np.arange(batch)[:, None] + np.arange(padded_size - num_real)[None, :] + rank
-    local[:, num_real:] = np.array(padding, dtype=real.dtype)[cells % len(padding)]
+    cells = padded_size - num_real
+    dealt = np.tile(np.array(padding, dtype=real.dtype), cells // len(padding) + 2)
+    for shift in range(min(batch, len(padding))):
+        begin = (shift + rank) % len(padding)
+        local[shift :: len(padding), num_real:] = dealt[begin : begin + cells]
     return local
 
 

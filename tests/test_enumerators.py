@@ -248,7 +248,7 @@ def test_tokens_under_tables_are_numpys(tie_rule: str) -> None:
 
 def test_both_tie_rules_agree_exactly_on_rising_tables() -> None:
     """Of every table of 3 draft ids, over every ordering: equal tokens on all rows if and only if it rises."""
-    rows = tables.ordered_rows(3, "float32", orderings.PLAIN)
+    rows = tables.ordered_rows(3, "float32")
     for ids in tables.injective_tables(3, 4):
         same = [tables.tokens_under(ids, *rows[1:], rule).tolist() for rule in ("target_id", "draft_id")]
         assert (same[0] == same[1]) == bool((np.diff(ids) > 0).all())
@@ -256,8 +256,21 @@ def test_both_tie_rules_agree_exactly_on_rising_tables() -> None:
 
 def test_every_order_and_cut() -> None:
     found = list(independence.arrangements())
-    assert len(set(found)) == len(found) == 4 * 1 + 12 * 2 + 24 * 4 + 24 * 8
-    assert all(sum(sizes) == len(order) for order, sizes in found)
+    assert len(set(found)) == len(found) == 24 * 8
+    assert all(sum(sizes) == len(order) == 4 for order, sizes in found)
+
+
+def test_arrangements_begin_with_every_order_and_cut_of_fewer_rows() -> None:
+    begun = set()
+    for order, sizes in independence.arrangements():
+        ends = list(itertools.accumulate(sizes))
+        batches = [order[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+        begun |= {tuple(batches[:many]) for many in range(1, len(batches) + 1)}
+    for count in (1, 2, 3):
+        for order in itertools.permutations(range(4), count):
+            for sizes in independence.compositions(count):
+                ends = list(itertools.accumulate(sizes))
+                assert tuple(order[end - size : end] for end, size in zip(ends, sizes, strict=True)) in begun
 
 
 @pytest.mark.parametrize(("letters", "length"), [(2, 2), (3, 3), (7, 3), (5, 4)])

@@ -31,7 +31,7 @@ def background(dtype: str, size: int) -> np.ndarray:
     """Values below 1.0 of many kinds, in a period that is no multiple of a block's."""
     values = [-1.0, 0.5, -96.0, 0.0, -0.25, 0.25, -0.0, 0.75, -6.0, 0.9375, -1.5]
     patterns = np.concatenate([bits.encode(np.array(values), dtype), [bits.neg_inf(dtype)]])
-    return np.resize(patterns, size).astype(bits.STORAGE[dtype])
+    return np.tile(patterns, size // len(patterns) + 1)[:size].astype(bits.STORAGE[dtype])
 
 
 def peaks(layout: Layout, dtype: str, padding: tuple[int, ...], columns: range) -> Iterator[tuple[Call, np.ndarray]]:

@@ -145,13 +145,31 @@ def realisations(n: int, tp_size: int, nightly: bool) -> tuple[Realisation, ...]
 def over_splits(n: int, tp_size: int, realisations: Iterable[Realisation]) -> Iterator[Batch]:
     """Every weak ordering of n columns over every contiguous split, empty shards included."""
     layouts = tuple(all_splits(n, tp_size))
-    orderings = weak_orderings(n)
+    for dtype, forms in by_dtype(realisations):
+        for part, (logits, tokens) in enumerate(realised(n, dtype, forms)):
+            calls = ((Call(layout, dtype, logits, inert(dtype)), tokens) for layout in layouts)
+            yield from grouped(calls, f"orderings {n} {tp_size} {dtype} {' + '.join(forms)} {part}")
+
+
+def by_dtype(realisations: Iterable[Realisation]) -> list[tuple[str, list[str]]]:
+    """Each dtype with the forms asked for in it: rows of one dtype can share a call."""
+    forms: dict[str, list[str]] = {}
     for dtype, form in realisations:
+        forms.setdefault(dtype, []).append(form)
+    return list(forms.items())
+
+
+def realised(n: int, dtype: str, forms: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Patterns and tokens of all orderings in all forms, in calls of a bounded size; a few rows are one call."""
+    orderings = weak_orderings(n)
+    if len(forms) * len(orderings) <= _ROWS:
+        every = np.concatenate([realise(orderings, dtype, form) for form in forms])
+        yield every, np.tile(orderings.tokens, len(forms))
+        return
+    for form in forms:
         for begin in range(0, len(orderings), _ROWS):
             rows = slice(begin, begin + _ROWS)
-            logits, tokens = realise(orderings, dtype, form, rows), orderings.tokens[rows]
-            calls = ((Call(layout, dtype, logits, inert(dtype)), tokens) for layout in layouts)
-            yield from grouped(calls, f"orderings {n} {tp_size} {dtype} {form} {begin}")
+            yield realise(orderings, dtype, form, rows), orderings.tokens[rows]
 
 
 def candidates(tp_size: int) -> Iterator[Batch]:

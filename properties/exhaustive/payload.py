@@ -115,7 +115,7 @@ def ids(tp_size: int, nightly: bool) -> Iterator[Batch]:
         cuts = (1, 257, 2050)
         yield from grouped(_id_calls(tp_size, dtype, SMALL_IDS, cuts, 1 if nightly else 12), f"{label} small")
         if nightly or dtype == "bfloat16":
-            yield from grouped(_id_calls(tp_size, dtype, WIDE_IDS, (32769,), 12 if nightly else 46), f"{label} wide")
+            yield from grouped(_id_calls(tp_size, dtype, WIDE_IDS, (32769,), 12 if nightly else 60), f"{label} wide")
 
 
 def _id_calls(
@@ -123,7 +123,7 @@ def _id_calls(
 ) -> Iterator[tuple[Call, np.ndarray]]:
     """The first rank has the columns before the cut, the last rank those from it on."""
     known, vocab_size = landmarks(dtype), numbers[-1] + 1
-    low = known[np.abs(places(known, dtype)) < bits.INFINITY[dtype]][1::one_in]
+    low = known[np.abs(places(known, dtype)) < bits.INFINITY[dtype]][one_in // 2 :: one_in]
     above = bits.from_ordinal(bits.ordinal(low, dtype) + 1, dtype)
     rows, tokens = [], []
     for first, second in itertools.combinations(numbers, 2):

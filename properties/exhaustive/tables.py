@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from properties.exhaustive.batches import Batch, grouped, inert
-from properties.exhaustive.orderings import NAN_ON_TOP, NEG_INF_BELOW, ONE_EACH, PLAIN, realise, weak_orderings
+from properties.exhaustive.orderings import FORMS, NEG_INF_BELOW, PLAIN, realise, weak_orderings
+from refimpl import bits
 from refimpl.case import Call
 from refimpl.vocab.d2t import offsets
 from refimpl.vocab.layouts import all_splits, layout_from_sizes
@@ -27,13 +28,19 @@ def sizes(tp_size: int, nightly: bool) -> tuple[int, int]:
     return (4, 5) if nightly and tp_size <= 4 else (3, 4) if tp_size <= 4 else (2, 3)
 
 
-def ordered_rows(columns: int, dtype: str, form: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Patterns of every ordering, mask of the top class, and the first of it. Without the row that is all -inf: under a
-    table it has a rule of its own."""
+def ordered_rows(columns: int, dtype: str, forms: tuple[str, ...] = FORMS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Patterns of every ordering in the forms, mask of the top class, and the first of it.
+
+    Without the row that is all -inf: under a table it has a rule of its own.
+    """
     orderings = weak_orderings(columns)
-    kept = slice(1, None) if form == NEG_INF_BELOW else slice(None)
     top = orderings.classes == orderings.num_classes[:, None] - 1
-    return realise(orderings, dtype, form)[kept], top[kept], orderings.tokens[kept]
+    parts = []
+    for form in forms:
+        kept = slice(1, None) if form == NEG_INF_BELOW else slice(None)
+        parts.append((realise(orderings, dtype, form)[kept], top[kept], orderings.tokens[kept]))
+    patterns, tops, tokens = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return patterns, tops, tokens
 
 
 def tokens_under(ids: np.ndarray, top: np.ndarray, winner: np.ndarray, tie_rule: str) -> np.ndarray:
@@ -44,18 +51,18 @@ def tokens_under(ids: np.ndarray, top: np.ndarray, winner: np.ndarray, tie_rule:
 
 
 def of_tables(tp_size: int, tie_rule: str, nightly: bool) -> Iterator[Batch]:
+    """Each table in every dtype in the nightly, else in one, all of them in turn."""
     most, target = sizes(tp_size, nightly)
     for draft in range(1, most + 1):
-        for dtype, form in ONE_EACH:
-            rows = ordered_rows(draft, dtype, form)
-            if not len(rows[0]):
-                continue
-            calls = (
-                (Call(layout, dtype, rows[0], inert(dtype), offsets(ids)), tokens_under(ids, *rows[1:], tie_rule))
-                for ids in injective_tables(draft, target)
-                for layout in all_splits(draft, tp_size)
-            )
-            yield from grouped(calls, f"tables {tie_rule} {draft} {target} {tp_size} {dtype} {form}")
+        rows = {dtype: ordered_rows(draft, dtype) for dtype in bits.DTYPES}
+        calls = []
+        for number, ids in enumerate(injective_tables(draft, target)):
+            for dtype in bits.DTYPES if nightly else [bits.DTYPES[number % len(bits.DTYPES)]]:
+                patterns, top, winner = rows[dtype]
+                right, table = tokens_under(ids, top, winner, tie_rule), offsets(ids)
+                splits = all_splits(draft, tp_size)
+                calls += [(Call(layout, dtype, patterns, inert(dtype), table), right) for layout in splits]
+        yield from grouped(calls, f"tables {tie_rule} {draft} {target} {tp_size} {nightly}")
 
 
 # Where a target id or its offset no longer fits: bfloat16, float16, 16 bits, float32; each with its neighbours.
@@ -66,8 +73,8 @@ TARGETS_PAST_FLOAT32 = (2**24 - 1, 2**24, 2**24 + 1)
 def of_far_targets(tp_size: int) -> Iterator[Batch]:
     """Two draft ids, one on the first and one on the last rank, with every rising pair of far targets."""
     layout = layout_from_sizes([1, *[0] * (tp_size - 2), 1] if tp_size > 1 else [2])
-    for numbers, dtype, form in ((TARGETS, "bfloat16", PLAIN), (TARGETS_PAST_FLOAT32, "float16", NAN_ON_TOP)):
-        logits, top, winner = ordered_rows(2, dtype, form)
+    for numbers, dtype in ((TARGETS, "bfloat16"), (TARGETS_PAST_FLOAT32, "float16")):
+        logits, top, winner = ordered_rows(2, dtype, (PLAIN,))  # each is as wide as its highest target
         calls = []
         for pair in itertools.combinations(numbers, 2):
             ids = np.array(pair, np.int64)
