@@ -173,6 +173,22 @@ def test_random_answers_are_nondeterministic(ranks: Ranks) -> None:
     assert all(batch <= 2 and width <= 8 for batch, width in size(found))
 
 
+def test_random_answers_to_a_wide_row_are_cut_down_too(ranks: Ranks) -> None:
+    """Two columns tie: every other answer is right by chance, and none of these may end the search."""
+    path, layout = "tests.mutants.state:random_tie_break", layout_from_sizes([4096, 0], 3)
+    logits = np.full((2, 4096), bits.neg_inf("float16"), np.uint16)
+    logits[0, [5, 4090]] = 15360
+    case = Case((Call(layout, "float16", logits),))
+    for _ in range(6):  # in most of them the whole case comes through when it is asked again
+        ranks.retire()
+        findings: list[Finding] = []
+        while not findings:
+            findings = judge(case, ranks.run(case, path)).findings
+        found = reduce_failure(ranks, path, case, findings[0])
+        assert found.kind is Kind.NONDETERMINISTIC
+        assert all(batch <= 2 and width <= 8 for batch, width in size(found))
+
+
 # -- ranks that do not come through -------------------------------------------------------------------
 
 

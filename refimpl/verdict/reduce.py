@@ -178,6 +178,7 @@ class _Search:
         self.tie_rule = tie_rule
         self.deadline = deadline
         self.fresh = False
+        self.keeps_calls = False
         self.tries = 0
         self.seen: list[Observation] = []  # what the ranks did with bigger cases
         self._hang_seen = False
@@ -256,7 +257,8 @@ class _Search:
         with contextlib.suppress(_TimeUp):
             for number in range(_ROUNDS):
                 before = self.case.digest
-                self._fewer_calls()
+                if not self.keeps_calls:
+                    self._fewer_calls()
                 for positions in self._alone_and_together(lambda call: call.batch):
                     self._fewer_rows(positions)
                 if number == 0 and not self.fresh and not self.fails_again():
@@ -472,7 +474,7 @@ def _cut_down(search: _Search, budget_seconds: float) -> None:
 
 
 def _is_small(case: Case) -> bool:
-    return len(case.calls) == 1 and case.num_rows <= 2 and case.calls[0].layout.vocab_size <= 8
+    return len(set(case.calls)) == 1 and case.calls[0].batch <= 2 and case.calls[0].layout.vocab_size <= 8
 
 
 # -- naming it ----------------------------------------------------------------------------------------
@@ -595,6 +597,8 @@ def _instability(search: _Search) -> Counterexample | None:
         patterns.append(pattern)
     answers = _differing(patterns)
     if answers:
+        if single and not _is_small(search.case):
+            _cut_down_by_chance(search, case, search.finding)
         return _counterexample(search, Kind.NONDETERMINISTIC, answers=answers)
     changed = [index for index, tokens in enumerate(patterns[0]) if not np.array_equal(tokens, patterns[0][0])]
     if not single or not changed:
@@ -607,6 +611,18 @@ def _instability(search: _Search) -> Counterexample | None:
         search.case, search.run, search.finding = again, run, finding
     note = f"made {enough} times on fresh ranks, the same call always gives another answer the last time"
     return _counterexample(search, Kind.ROW_DEPENDENCE, notes=(note,))
+
+
+def _cut_down_by_chance(search: _Search, repeated: Case, finding: Finding) -> None:
+    """A single call of a path that decides by chance is as often right as wrong; repeated, it is hardly ever right."""
+    case, run, known = search.case, search.run, search.finding
+    search.start_over(repeated, None, finding)
+    search.keeps_calls = True
+    if not search.fails_again():
+        search.case, search.run, search.finding = case, run, known
+        return
+    search.deadline = max(search.deadline, time.monotonic() + _AFTER_REPEATS_SECONDS)
+    search.passes()
 
 
 def _tokens(run: Run) -> list[np.ndarray] | None:
@@ -711,6 +727,8 @@ def _not_again(
             return _at_a_fixed_call(search, many, findings[0], confirmed_hangs)
         index = 0 if findings[0] is not None else 1
         search.case, search.run, search.finding = many, asked[index][0], findings[index] or wanted
+        if not _is_small(search.case):
+            _cut_down_by_chance(search, many, search.finding)
         return _counterexample(search, Kind.NONDETERMINISTIC, answers=differing or answers)
     if wanted.rows:
         # No form of the case shows it again; then the shortest one is the easiest to read.
