@@ -6,18 +6,10 @@ import pytest
 
 from refimpl.engine_check import EngineChecker
 from refimpl.head_check import HeadChecker
-from refimpl.pytest_plugin import (
-    ENGINE,
-    HEADS,
-    KNOWN,
-    KNOWN_IDENTITIES,
-    SESSION,
-    CheckTarget,
-    EngineTarget,
-    HeadTarget,
-)
 from refimpl.ranks.head_runtime import OWN
+from refimpl.run_state import ENGINE, HEADS, KNOWN, KNOWN_IDENTITIES, SESSION
 from refimpl.session import Checker
+from refimpl.targets import CheckTarget, EngineTarget, HeadTarget
 from refimpl.topk.checker import TopKChecker
 
 

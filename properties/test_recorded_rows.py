@@ -16,7 +16,7 @@ import pytest
 from fixtures.recorded import Recorded, load_recorded
 from refimpl import bits
 from refimpl.case import Call, Case
-from refimpl.pytest_plugin import RECORDED
+from refimpl.run_state import RECORDED
 from refimpl.session import Checker, Failure, Unknown
 from refimpl.verdict.judge import Tally, judge
 from refimpl.vocab.d2t import targets

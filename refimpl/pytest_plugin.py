@@ -11,175 +11,51 @@ import os
 import signal
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 
-from refimpl import __version__, bits, certifying, engines, head_summary, heads, known_divergences, loading, summary
-from refimpl.case import MOST_RANKS, Call, Case
-from refimpl.head_case import HeadRef
-from refimpl.known_divergences import KnownDivergences
+from refimpl import (
+    __version__,
+    bits,
+    certifying,
+    engines,
+    evidence,
+    head_summary,
+    heads,
+    known_divergences,
+    loading,
+    options,
+    summary,
+    targets,
+)
+from refimpl.case import Call, Case
 from refimpl.option_guard import is_for_this_project
-from refimpl.ranks import limits
 from refimpl.ranks.engine_runtime import engine_facts
 from refimpl.ranks.generations import PathUnusable, RanksUnavailable, Spec
-from refimpl.ranks.head_runtime import OWN, HeadFacts, facts_of
+from refimpl.ranks.head_runtime import facts_of
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.launch import Launch, serve
-from refimpl.ranks.runtime import Ranks
-from refimpl.session import Checker, Failure, Session, Unknown
+from refimpl.run_state import ENGINE, HEADS, KNOWN_IDENTITIES, NOTHING_COMPARED, RUN, SESSION, SUMMARIES, RunOptions
+from refimpl.session import Session
+from refimpl.targets import CheckTarget
 from refimpl.verdict import report as reports
 from refimpl.verdict.judge import judge
 from refimpl.verdict.kinds import Kind
-from refimpl.verdict.obligations import CONTRACT, Evidence, Ledger, Status
+from refimpl.verdict.obligations import Ledger
 from refimpl.verdict.obligations import render as render_ledger
-from refimpl.verdict.reduce import Counterexample
 from refimpl.vocab.layouts import even_layout
 
-if TYPE_CHECKING:
-    from fixtures.recorded import Recorded
-
-SESSION = pytest.StashKey[Session]()
-RECORDED = pytest.StashKey["Recorded"]()  # the rows of --logits, where it is given
-HEADS = pytest.StashKey[dict[str, HeadFacts]]()  # what the ranks told of each head of --head
-KNOWN = pytest.StashKey[list[tuple[Counterexample, str]]]()  # witnesses of divergences that a head states itself
-ENGINE = pytest.StashKey[engines.EngineFacts]()  # of --engine, where it is given
-# By test, identities of divergences that the adopter's file says are known, with the reason of each.
-KNOWN_IDENTITIES = pytest.StashKey[dict[str, dict[str, str]]]()
-SUMMARIES = pytest.StashKey[list[dict[str, Any]]]()
-NOTHING_COMPARED = pytest.StashKey[bool]()  # and for that alone the run is red
-_RUN = pytest.StashKey["_Run"]()
 _PROJECT = Path(__file__).resolve().parents[1]
 _FIRST_WORD_SECONDS = 15.0
-FILE_OPTIONS = (
-    "--logits",
-    "--checkpoint",
-    "--target-checkpoint",
-    "--certificate",
-    "--certificate-key",
-    "--known-divergences",
-)
-
-# No shrink phase: failing cases are cut down by the suite's own reducer, which knows what a row is. Hypothesis' own
-# clock limits would call a slow machine a failure.
-_COMMON = dict(
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    suppress_health_check=tuple(HealthCheck),
-    print_blob=False,
-)
-PROFILES = {"dev": 6, "ci": 30, "nightly": 300}
-# A head's weights, beyond which its hidden size is reduced: the vocabulary, and all that depends on it, stays real.
-WEIGHT_BYTES = {"dev": 16 << 20, "ci": 64 << 20, "nightly": None}
-for _name, _examples in PROFILES.items():
-    settings.register_profile(_name, settings(max_examples=_examples, **_COMMON))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class CheckTarget:
-    """What one parametrised test is about."""
-
-    path: str
-    tp_size: int
-
-    CHECKER = pytest.StashKey[Checker]()
-
-    def __str__(self) -> str:
-        return f"{self.path}-tp{self.tp_size}"
-
-
-@dataclass(frozen=True)
-class HeadTarget:
-    """What one parametrised test of a head is about. ``path``: `OWN` for a head that answers for itself."""
-
-    head: str
-    path: str
-    tp_size: int
-
-    def __str__(self) -> str:
-        return f"{certifying.shown(self.head)}-{self.path}-tp{self.tp_size}"
-
-
-@dataclass(frozen=True)
-class EngineTarget:
-    """What one parametrised test of a live engine is about."""
-
-    engine: str
-    tp_size: int
-
-    def __str__(self) -> str:
-        return f"{self.engine}-tp{self.tp_size}"
-
-
-@dataclass
-class _Run:
-    launch: Launch
-    paths: tuple[str, ...]
-    tp_sizes: tuple[int, ...]
-    heads: tuple[HeadRef, ...] = ()
-    engine: str | None = None
-    known: KnownDivergences = field(default_factory=KnownDivergences)
-    ranks: Ranks | None = None
-    header: str = ""
-    published: bool = False
-
-
-# -- options -----------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     _keep_quiet_but_on_the_first_rank()
-    group = parser.getgroup("argmax-parity", "Argmax Parity")
-    group.addoption(
-        "--path",
-        action="append",
-        metavar="NAME",
-        help="path under test: package.module:name, file.py:name or a shipped one "
-        f"({', '.join(loading.SHIPPED_PATHS)}; all of these by default), an engine's algorithm "
-        f"({', '.join(loading.PEER_PATHS)}), or a group word: own, peers; may be given several times",
-    )
-    group.addoption(
-        "--tp",
-        metavar="SIZES",
-        help="tensor-parallel sizes, e.g. 2,4 (default: WORLD_SIZE under torchrun, 2 without)",
-    )
-    group.addoption(
-        "--head",
-        action="append",
-        metavar="NAME",
-        help="draft head to certify: a shipped or installed one, file.py:name, or all (default: the small "
-        f"{heads.DEFAULT}); may be given several times",
-    )
-    certifying.add_options(group)
-    group.addoption(
-        "--engine",
-        metavar="NAME",
-        help=f"live engine whose own two answers are compared: {', '.join(engines.shipped())}, or an adapter as "
-        "package.module or file.py (default: none, and its properties are deselected)",
-    )
-    group.addoption("--backend", default="auto", metavar="auto|nccl|gloo", help="auto: nccl where there are GPUs")
-    group.addoption(
-        "--rank-timeout",
-        default="10",
-        metavar="SECONDS",
-        help="how long a case may take on the ranks before it is a hang (default: 10)",
-    )
-    group.addoption(
-        "--logits",
-        metavar="FILE",
-        help="rows recorded from your model in place of the shipped ones: a safetensors file with logits (rows, vocab) "
-        "or hidden_states and lm_head.weight, and optionally d2t and t2d",
-    )
-    group.addoption(
-        "--known-divergences",
-        metavar="FILE",
-        help="your file of known divergences: a test id a line (after it, for live engines, the divergence's own "
-        "name), a reason after #; unknown ids are warned about",
-    )
+    options.add_options(parser)
 
 
 def _keep_quiet_but_on_the_first_rank() -> None:
@@ -198,92 +74,6 @@ def _end_after_the_first_rank() -> None:
     """A rank that ends red has torchrun end the others, and rank 0 may not have said yet what is wrong."""
     # torchrun ends this sleep as soon as rank 0 is gone.
     time.sleep(_FIRST_WORD_SECONDS)
-
-
-def _parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
-    if text is None:
-        return (launch.world_size if launch.torchrun else 2,)
-    try:
-        sizes = tuple(sorted({int(word) for word in text.split(",")}))
-    except ValueError:
-        raise pytest.UsageError(f"--tp={text}: give whole numbers separated by commas, such as --tp=2,4") from None
-    if sizes[0] < 1 or sizes[-1] > MOST_RANKS:
-        raise pytest.UsageError(f"--tp={text}: a tp_size is a number from 1 to {MOST_RANKS}")
-    if launch.torchrun and sizes[-1] > launch.world_size:
-        raise pytest.UsageError(
-            f"--tp={text}: tp_size {sizes[-1]} is over WORLD_SIZE {launch.world_size}; "
-            f"start torchrun with --nproc-per-node {sizes[-1]} or leave --tp out"
-        )
-    return sizes
-
-
-def _parse_timeout(text: str) -> float:
-    try:
-        return limits.seconds(text)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _parse_heads(config: pytest.Config, profile: str) -> tuple[HeadRef, ...]:
-    names = certifying.checkpoint_heads(config)
-    given = config.getoption("--head") or ([] if names else [heads.DEFAULT])
-    for name in given:
-        try:
-            names += heads.expand([name])
-        except heads.HeadError as error:
-            raise pytest.UsageError(f"--head={name}: {error}") from error
-    return tuple(HeadRef(name, WEIGHT_BYTES[profile]) for name in dict.fromkeys(names))
-
-
-def _load_logits(config: pytest.Config, name: str) -> Recorded:
-    from fixtures.recorded import RecordedError, load_recorded  # once pytest has put the project on sys.path
-
-    try:
-        return load_recorded(Path(config.invocation_params.dir) / name)
-    except RecordedError as error:
-        raise pytest.UsageError(f"--logits={name}: {error}") from error
-
-
-def refuse_empty(config: pytest.Config) -> None:
-    """An empty value is a variable that was not set, and none of the files would be the one meant."""
-    for option in FILE_OPTIONS:
-        if config.getoption(option) == "":
-            raise pytest.UsageError(f"{option}= is empty: give a file or folder, or leave the option out")
-
-
-def _parse_options(config: pytest.Config) -> _Run:
-    launch = Launch.from_environment()
-    if launch.max_restarts:
-        raise pytest.UsageError("torchrun's --max-restarts would run a red suite again; leave it out")
-    if launch.torchrun and getattr(config.option, "numprocesses", None):
-        raise pytest.UsageError("-n under torchrun would start ranks of ranks; use -n without torchrun, with --tp")
-    refuse_empty(config)
-    paths = loading.expand(config.getoption("--path") or ("own",))
-    for path in paths:
-        wrong = loading.check_argmax_path(path)
-        if wrong:
-            raise pytest.UsageError(f"--path={path}: {wrong}")
-    backend = config.getoption("--backend")
-    if backend not in ("auto", "nccl", "gloo"):
-        raise pytest.UsageError(f"--backend={backend}: choose one of auto, nccl and gloo")
-    profile = getattr(config.option, "hypothesis_profile", None)
-    if profile is not None and profile not in PROFILES:
-        raise pytest.UsageError(f"--hypothesis-profile={profile}: choose one of {', '.join(PROFILES)}")
-    run = _Run(launch, paths, _parse_tp(config.getoption("--tp"), launch), _parse_heads(config, profile or "dev"))
-    certifying.check_options(config)
-    run.engine = config.getoption("--engine")
-    wrong = None if run.engine is None else engines.check_name(run.engine)
-    if wrong:
-        raise pytest.UsageError(f"--engine={run.engine}: {wrong}")
-    timeout = _parse_timeout(config.getoption("--rank-timeout"))
-    run.ranks = Ranks(launch, backend, timeout, run.engine)
-    known = config.getoption("--known-divergences")
-    if known:
-        run.known = known_divergences.read(known, config.invocation_params.dir)
-    logits = config.getoption("--logits")
-    if logits is not None:
-        config.stash[RECORDED] = _load_logits(config, logits)
-    return run
 
 
 def _wants_ranks(config: pytest.Config) -> bool:
@@ -323,11 +113,11 @@ class _Driver:
             return (yield)
         status = 1
         previous = signal.signal(signal.SIGTERM, _interrupt) if not hasattr(config, "workerinput") else None
-        run: _Run | None = None
+        run: RunOptions | None = None
         try:
             if _wants_ranks(config):
-                run = _parse_options(config)
-                config.stash[_RUN] = run
+                run = options.parse_options(config)
+                config.stash[RUN] = run
                 assert run.ranks is not None
                 run.ranks.listen()
                 run.published = True
@@ -378,7 +168,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
-    run = config.stash.get(_RUN, None)
+    run = config.stash.get(RUN, None)
     if run is None:
         return
     assert run.ranks is not None
@@ -427,7 +217,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config.stash[SESSION] = Session(run.ranks, journal)
 
 
-def _preflight(run: _Run, path: str) -> None:
+def _preflight(run: RunOptions, path: str) -> None:
     """One plain call at each tp_size: is this a path at all? Everything subtler is for the properties."""
     assert run.ranks is not None
     for tp_size in run.tp_sizes:
@@ -448,7 +238,7 @@ def _preflight(run: _Run, path: str) -> None:
                 raise pytest.UsageError(f"--path={path}: rank {rank} {outcome.ranks[rank].calls[-1].message}")
 
 
-def _header(run: _Run, facts: dict[str, Any]) -> str:
+def _header(run: RunOptions, facts: dict[str, Any]) -> str:
     assert run.ranks is not None
     backend = run.ranks.backend
     where = f"torchrun, {run.launch.world_size} processes" if run.launch.torchrun else "own ranks"
@@ -464,7 +254,7 @@ def _header(run: _Run, facts: dict[str, Any]) -> str:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    run = config.stash.get(_RUN, None)
+    run = config.stash.get(RUN, None)
     return run.header.splitlines() if run else []
 
 
@@ -498,55 +288,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "check" in metafunc.fixturenames:
-        run = metafunc.config.stash.get(_RUN, None)
-        # Without a run ids are only listed: those that a run with these options would have.
-        paths = run.paths if run else metafunc.config.getoption("--path") or loading.SHIPPED_PATHS
-        sizes = run.tp_sizes if run else _parse_tp(metafunc.config.getoption("--tp"), Launch.from_environment())
-        targets = [CheckTarget(path, size) for path in paths for size in sizes]
-        metafunc.parametrize("check", targets, ids=str, indirect=True)
-    if "check_head" in metafunc.fixturenames:
-        metafunc.parametrize("check_head", _head_targets(metafunc), ids=str, indirect=True)
-
-    if "check_engine" in metafunc.fixturenames:
-        run = metafunc.config.stash.get(_RUN, None)
-        engine = run.engine if run else None
-        sizes = run.tp_sizes if run and engine else (2,)
-        targets_of_engine = [EngineTarget(engine or "none", size) for size in sizes]
-        metafunc.parametrize("check_engine", targets_of_engine, ids=str, indirect=True)
-
-
-def tp_sizes(config: pytest.Config) -> tuple[int, ...]:
-    """Those of the run; 2 where it has none."""
-    run = config.stash.get(_RUN, None)
-    return run.tp_sizes if run else (2,)
-
-
-def _head_targets(metafunc: pytest.Metafunc) -> list[HeadTarget]:
-    run = metafunc.config.stash.get(_RUN, None)
-    if run is None:
-        return [HeadTarget(heads.DEFAULT, path, 2) for path in loading.SHIPPED_PATHS]
-    needs = {mark.name for mark in metafunc.definition.iter_markers()}
-    targets = []
-    for name, facts in metafunc.config.stash.get(HEADS, {}).items():
-        if "needs_path" in needs and facts.own_tokens:
-            continue
-        if "needs_own_answers" in needs and not facts.own_tokens:
-            continue
-        if "needs_hidden_states" in needs and not facts.starts_from_hidden_states:
-            continue
-        if "needs_table" in needs and facts.d2t is None and facts.figures.get("table_fault") is None:
-            continue
-        if "needs_known" in needs and (not facts.figures["known"] or name.startswith(heads.CHECKPOINT)):
-            continue  # what is known of a checkpoint was not stated by anyone, and has a witness of its own
-        paths = (OWN,) if facts.own_tokens else run.paths
-        targets += [HeadTarget(name, path, size) for path in paths for size in run.tp_sizes]
-    return targets
+    targets.parametrize(metafunc)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    run = config.stash.get(_RUN, None)
+    run = config.stash.get(RUN, None)
     if run is None:
         return
     kept: list[pytest.Item] = []
@@ -586,79 +333,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """The one-screen report in place of a traceback through Hypothesis and the suite."""
-    result: pytest.TestReport = yield
-    error = call.excinfo.value if call.excinfo is not None else None
-    checker = item.stash.get(CheckTarget.CHECKER, None)
-    if checker is None or call.when != "call":
-        return result
-    ledger = item.config.stash[SESSION].ledger
-    if isinstance(error, Failure):
-        journal = item.config.stash[SESSION].journal
-        texts = []
-        for counterexample in error.counterexamples:
-            file = reports.write_case(
-                counterexample, journal.cases, property_id=item.nodeid, path=checker.path, backend=checker.backend
-            )
-            if not reports.is_about_topk(counterexample):  # the ledger is about the argmax
-                ledger.add(_refutation(checker, counterexample, reports.shown(file)))
-            texts.append(
-                reports.render(
-                    counterexample,
-                    property_id=item.nodeid,
-                    head=checker.head,
-                    path=checker.path,
-                    backend=checker.backend,
-                    replay_command=f"argmax-parity replay {reports.shown(file)}",
-                )
-            )
-        if result.outcome == "failed":
-            result.longrepr = "\n\n".join(texts)
-        return result
-    for line in checker.expected:
-        if checker.set_aside[line.identity]:
-            kind = ", ".join(sorted(kind.value for kind in line.kinds))
-            scope = f"expected on {checker.set_aside[line.identity]} rows: {line.reason}"
-            ledger.add(checker.evidence(line.obligation, Status.REFUTED, kind=kind, scope=scope))
-    for witness, reason in item.stash.get(KNOWN, []):
-        file = reports.write_case(
-            witness,
-            item.config.stash[SESSION].journal.cases,
-            property_id=item.nodeid,
-            path=checker.path,
-            backend=checker.backend,
-        )
-        if reports.is_about_topk(witness):
-            continue
-        evidence = _refutation(checker, witness, reports.shown(file))
-        # A tie that the table decides: all other rows stand.
-        condition = reason if witness.obligation == "O5" else ""
-        ledger.add(replace(evidence, scope=f"known: {reason}", condition=condition))
-    named = [name for mark in item.iter_markers("obligations") for name in mark.args]
-    if isinstance(error, Unknown):
-        for name in named:
-            ledger.add(checker.evidence(name, Status.UNKNOWN, scope=str(error)))
-        if result.outcome == "failed":
-            result.longrepr = f"UNKNOWN: {error}\nThis says nothing about the path; the property was not decided."
-    elif error is None or isinstance(error, pytest.skip.Exception):
-        for evidence in checker.proofs:
-            ledger.add(evidence)
-        for name in set(named) - {evidence.obligation for evidence in checker.proofs}:
-            if checker.rows:
-                ledger.add(checker.evidence(name, Status.TESTED, count=checker.rows, seconds=round(call.duration, 3)))
-            elif checker.refused is not None:
-                ledger.add(checker.evidence(name, Status.NOT_RUN, scope=f"refused: {checker.refused}"))
-    return result
-
-
-def _refutation(checker: Checker, counterexample: Counterexample, witness: str) -> Evidence:
-    kind = counterexample.kind
-    # A reference that NumPy contradicts says nothing about the path, but nothing can be held against it either.
-    status = Status.UNKNOWN if kind is Kind.REFERENCE else Status.REFUTED
-    obligation = reports.obligation_of(counterexample) or CONTRACT
-    return checker.evidence(
-        obligation, status, kind=kind.value, witness=witness, scope=counterexample.finding.message.splitlines()[0]
-    )
+    return evidence.enter(item, call, (yield))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import settings
 
 import properties
-import refimpl.pytest_plugin  # noqa: F401  registers the profiles
+import refimpl.profiles  # noqa: F401  registers them
 from refimpl.case import Case
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.outcome import Run

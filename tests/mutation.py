@@ -24,7 +24,7 @@ from pathlib import Path
 from hypothesis import settings
 
 from refimpl.loading import SHIPPED_PATHS
-from refimpl.pytest_plugin import PROFILES
+from refimpl.profiles import PROFILES
 from refimpl.ranks.generations import PathUnusable
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from refimpl.case import Case
-from refimpl.pytest_plugin import FILE_OPTIONS, refuse_empty
+from refimpl.options import FILE_OPTIONS, refuse_empty
 from tests.processes import processes_with, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from refimpl.pytest_plugin import PROFILES
+from refimpl.profiles import PROFILES
 from refimpl.verdict.kinds import DESCRIPTIONS, Kind
 
 ROOT = Path(__file__).resolve().parents[1]

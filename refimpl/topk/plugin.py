@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from refimpl import loading
-from refimpl.pytest_plugin import CheckTarget, tp_sizes
+from refimpl.targets import CheckTarget, tp_sizes
 from refimpl.topk.checker import TopKFailure
 
 DEFAULT = "gather_topk_candidates"
