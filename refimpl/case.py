@@ -6,9 +6,10 @@ that decides the answer and nothing else, and are read from JSON or safetensors 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,18 @@ class CaseError(ValueError):
 def unreadable(error: Exception) -> str:
     """Why a file cannot be read, in the system's words where it has some."""
     return str(error.strerror) if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a case file is read is one sentence that names the file. Raises CaseError."""
+    try:
+        yield
+    except CaseError as error:
+        words = str(error)
+        raise CaseError(words if words.startswith(f"{path}: ") else f"{path}: {words}") from error
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def file_holds(path: Path, name: str) -> bool:
@@ -248,7 +261,7 @@ class Case:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
         if path.is_dir():
             raise CaseError(f"{path}: it is a folder; name a case file in it")
-        try:
+        with reading(path):
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
                 if not isinstance(document, dict):
@@ -267,10 +280,6 @@ class Case:
                     d2t = file.get_tensor(table) if table in names else None
                     calls.append(Call(layout, dtype, logits, padding, d2t))
                 return cls(tuple(calls), int(head["bystanders"])), note
-        except CaseError as error:
-            raise CaseError(f"{path}: {error}") from error
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def _call_head(call: Call) -> dict[str, Any]:

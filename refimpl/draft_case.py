@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
-from refimpl.case import CaseError, file_holds, header_apart, unreadable
+from refimpl.case import CaseError, file_holds, header_apart, reading
 from refimpl.head_case import HeadRef
 from refimpl.ranks.outcome import Run
 from refimpl.vocab.layouts import Layout
@@ -105,17 +105,13 @@ class DraftCase:
     @classmethod
     def load(cls, path: Path) -> tuple[DraftCase, dict[str, Any]]:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
-        try:
+        with reading(path):
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
                 return cls.from_json(document["draft_case"]), document
             with safe_open(str(path), framework="numpy") as file:
                 note = dict(file.metadata() or {})
                 return cls.from_json(json.loads(note.pop("draft_case"))), note
-        except CaseError as error:
-            raise CaseError(f"{path}: {error}") from error
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def is_draft_case(path: Path) -> bool:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, file_holds, header_apart, json_value, unreadable
+from refimpl.case import CaseError, file_holds, header_apart, json_value, reading
 from refimpl.vocab.d2t import check_table
 from refimpl.vocab.layouts import Layout, padded_layout
 
@@ -252,7 +252,7 @@ class EngineCase:
     @classmethod
     def load(cls, path: Path) -> tuple[EngineCase, dict[str, Any]]:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
-        try:
+        with reading(path):
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
                 return cls.from_json(document["engine_case"]), document
@@ -262,10 +262,6 @@ class EngineCase:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 options = EngineOptions(**head["options"])
                 return cls(str(head["engine"]), int(head["tp_size"]), options, **arrays), note
-        except CaseError as error:
-            raise CaseError(f"{path}: {error}") from error
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
     @classmethod
     def from_json(cls, document: Any) -> EngineCase:

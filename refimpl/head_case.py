@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, file_holds, header_apart, json_value, unreadable
+from refimpl.case import CaseError, file_holds, header_apart, json_value, reading
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/head-case/1"
@@ -141,7 +141,7 @@ class HeadCase:
     @classmethod
     def load(cls, path: Path) -> tuple[HeadCase, dict[str, Any]]:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
-        try:
+        with reading(path):
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
                 return cls.from_json(document["head_case"]), document
@@ -149,10 +149,6 @@ class HeadCase:
                 note = dict(file.metadata() or {})
                 head = json.loads(note.pop("head_case"))
                 return cls._from_head(head, file.get_tensor("hidden_states")), note
-        except CaseError as error:
-            raise CaseError(f"{path}: {error}") from error
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
 
 
 def is_head_case(path: Path) -> bool:

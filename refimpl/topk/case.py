@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from refimpl import loading
-from refimpl.case import Call, Case, CaseError, file_holds, unreadable
+from refimpl.case import Call, Case, CaseError, file_holds, reading
 from refimpl.ranks.generations import Spec
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
@@ -96,23 +96,12 @@ class TopKCase:
     @classmethod
     def load(cls, path: Path) -> tuple[TopKCase, dict[str, Any]]:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
-        try:
+        with reading(path):
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
                 return cls.from_json(document["topk_case"]), document
             plain, note = Case.load(path)
-            head = json.loads(note.pop("topk_case"))
-        except CaseError as error:
-            words = str(error)
-            raise CaseError(words if words.startswith(f"{path}: ") else f"{path}: {words}") from error
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
-        try:
-            return cls._with_ks(plain, head), note
-        except CaseError as error:
-            raise CaseError(f"{path}: {error}") from error
-        except (KeyError, TypeError) as error:
-            raise CaseError(f"{path}: it is no top-k case: {type(error).__name__}: {error}") from error
+            return cls._with_ks(plain, json.loads(note.pop("topk_case"))), note
 
 
 def is_topk_case(path: Path) -> bool:
