@@ -14,7 +14,7 @@ pytestmark = pytest.mark.obligations("O1")
 
 def test_every_column_and_block_edge(check: Checker) -> None:
     run(check, columns.of_widths(check.tp_size, nightly()))
-    full = columns.widths(nightly())
+    full = columns.widths(check.tp_size, nightly())
     words = ", ".join(f"{width:,}" for width in full)
     rest = [width for width in columns.WIDTHS if width not in full]
     more = (

@@ -21,6 +21,7 @@ BLOCKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 327
 _CALL_VALUES = 1 << 22
 _FEW_PAIRS = 24
 _WIDEST_AT_ONCE = 32768
+_WIDEST_ON_MANY_RANKS = 8192
 
 
 def on_one_rank(width: int, tp_size: int, rank: int) -> Layout:
@@ -82,16 +83,22 @@ def ties(layout: Layout, dtype: str, pairs: list[tuple[int, int]]) -> Iterator[t
         yield Call(layout, dtype, logits, inert(dtype)), tied[:, 0].astype(np.int64)
 
 
-def widths(nightly: bool) -> tuple[int, ...]:
-    """Widths of which every column wins once in one run. The wider ones are for sweeps."""
-    return tuple(width for width in WIDTHS if width <= _WIDEST_AT_ONCE) if nightly else WIDTHS[:1]
+def widths(tp_size: int, nightly: bool) -> tuple[int, ...]:
+    """Widths of which every column wins once in one run. The wider ones are for sweeps.
+
+    Every rank holds as many cells as the widest shard, and a shard's argmax does not know how many ranks there are.
+    """
+    if not nightly:
+        return WIDTHS[:1]
+    widest = _WIDEST_AT_ONCE if tp_size <= 2 else _WIDEST_ON_MANY_RANKS
+    return tuple(width for width in WIDTHS if width <= widest)
 
 
 def of_widths(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Every column of a shard once and ties around block edges. The shard is the last rank's, in the nightly the
     first's too; at widths of which not every column wins ties alone are run, in one dtype each."""
     for place, width in enumerate(WIDTHS):
-        every = width in widths(nightly)
+        every = width in widths(tp_size, nightly)
         for dtype in bits.DTYPES if every else (bits.DTYPES[place % len(bits.DTYPES)],):
             for rank in {0, tp_size - 1} if nightly else {tp_size - 1}:
                 layout = on_one_rank(width, tp_size, rank)

@@ -100,7 +100,7 @@ def every_column(width: int, dtype: str, tp_size: int) -> Sweep:
 def all_sweeps(tp_size: int) -> list[Sweep]:
     found = [pairs("bfloat16", tp_size), pairs("float16", tp_size)]
     found += [float32_neighbours(tp_size), float32_nans(tp_size)]
-    for width in (width for width in columns.WIDTHS if width not in columns.widths(True)):
+    for width in (width for width in columns.WIDTHS if width not in columns.widths(2, True)):
         found += [every_column(width, dtype, tp_size) for dtype in bits.DTYPES]
     return found
 
