@@ -21,6 +21,7 @@ import numpy as np
 
 from refimpl import bits, loading, probes
 from refimpl.case import Call, Case
+from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
 from refimpl.verdict.traffic import traffic
 from refimpl.vocab.layouts import even_layout
@@ -46,7 +47,11 @@ def sent(ranks: Ranks, path: str, tp_size: int) -> tuple[str, float]:
     """The collectives of one call in words, and bytes a row: of a gather its result, of a reduction its payload."""
     values = np.random.default_rng(0).normal(size=(BATCH, VOCAB_SIZE))
     case = Case((Call(even_layout(VOCAB_SIZE, tp_size), DTYPE, bits.encode(values, DTYPE)),))
-    run = ranks.run(case, path, count=True)
+    return collectives_in_words(ranks.run(case, path, count=True))
+
+
+def collectives_in_words(run: Run) -> tuple[str, float]:
+    """Of a run of one counted call of `BATCH` rows."""
     ((_, size),) = traffic(run)
     names = Counter(_NAMES.get(name, name) for name, _ in run.ranks[0].calls[0].collectives or ())
     return ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in names.items()), size / BATCH

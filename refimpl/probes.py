@@ -13,6 +13,7 @@ import numpy as np
 
 from refimpl import bits
 from refimpl.case import Call, Case
+from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
 from refimpl.verdict.judge import expected
 from refimpl.vocab.d2t import offsets
@@ -142,20 +143,20 @@ PROBES = (
 
 def ask(ranks: Ranks, path: str, asks: list[Ask]) -> list[Answer]:
     """Every row by itself: what raises or hangs must not keep the next one from being asked."""
-    answers = []
-    for entry in asks:
-        right = int(expected(entry.call, "target_id").tokens[0])
-        run = ranks.run(Case((entry.call,)), path)
-        outcomes = [rank.calls[-1] if rank.calls else None for rank in run.ranks]
-        statuses = sorted({"no answer" if outcome is None else outcome.status for outcome in outcomes})
-        tokens = {int(o.tokens[0]) for o in outcomes if o is not None and o.tokens is not None}
-        if statuses == ["answered"] and len(tokens) == 1:
-            (token,) = tokens
-            answers.append(Answer(entry.about, token, f"{token} in place of {right}", right))
-        else:
-            words = "ranks differ" if statuses == ["answered"] else _status_words(statuses)
-            answers.append(Answer(entry.about, None, words, right))
-    return answers
+    return [answer_of(ranks.run(Case((entry.call,)), path), entry) for entry in asks]
+
+
+def answer_of(run: Run, entry: Ask) -> Answer:
+    """What a run gave for one row."""
+    right = int(expected(entry.call, "target_id").tokens[0])
+    outcomes = [rank.calls[-1] if rank.calls else None for rank in run.ranks]
+    statuses = sorted({"no answer" if outcome is None else outcome.status for outcome in outcomes})
+    tokens = {int(o.tokens[0]) for o in outcomes if o is not None and o.tokens is not None}
+    if statuses == ["answered"] and len(tokens) == 1:
+        (token,) = tokens
+        return Answer(entry.about, token, f"{token} in place of {right}", right)
+    words = "ranks differ" if statuses == ["answered"] else _status_words(statuses)
+    return Answer(entry.about, None, words, right)
 
 
 def _status_words(statuses: list[str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fixtures.engines import vllm
-from refimpl import bits, engines
+from refimpl import bits, engine_comparison, engines
 from refimpl.case import CaseError
 from refimpl.engine_case import EngineCase, EngineOptions, is_engine_case
 from refimpl.engine_check import EngineChecker, Found
@@ -406,3 +406,34 @@ def test_an_engine_that_cannot_be_used_is_one_sentence_and_status_4() -> None:
     assert done.returncode == 4
     assert "--engine=fixtures.engines.absent: the adapter cannot be imported" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_is_measured_like_a_path(ranks: Ranks) -> None:
+    full, local = engine_comparison.measure(ranks, SOUND, (2,))
+    same = ["lowest id", "first NaN wins", "equal", "left out", "never wins"]
+    assert full == ["full gather", "1 all-gather", "303,872", *same, "lowest target id"]
+    assert local == ["local reduction", "1 all-gather", "16", *same, "lowest draft id, mapped"]
+    assert len(engine_comparison.columns((2,))) == len(full)
+
+
+def test_verdicts_of_an_engine_come_from_its_run(tmp_path: Path) -> None:
+    report = tmp_path / "engines.xml"
+    known = "known: wrong-tie/table-order (3 cases), died:memory/logits-as-input (1 case)"
+    report.write_text(
+        '<testsuites><testsuite><testcase name="a" time="1.4"/><testcase name="b" time="20">'
+        f'<skipped message="{known}"/></testcase><testcase name="c" time="0"><failure/></testcase>'
+        '<testcase name="d" time="0"><skipped message="no such method"/></testcase></testsuite></testsuites>'
+    )
+    assert engine_comparison.verdict(report)[2:] == [
+        "| `a` | holds | 1 |",
+        "| `b` | diverges as listed: died:memory/logits-as-input, wrong-tie/table-order | 20 |",
+        "| `c` | fails | 0 |",
+        "| `d` | did not apply: no such method | 0 |",
+    ]
+    for content, said in (("", "is no JUnit file"), ("<testsuites/>", "holds no test")):
+        report.write_text(content)
+        with pytest.raises(ValueError, match=said):
+            engine_comparison.verdict(report)
