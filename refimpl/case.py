@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,11 +20,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from refimpl import bits
+from refimpl.vocab.d2t import check_table, targets
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/case/1"
 # What a file may ask of a machine before anything is allocated or started; a real case is far below both.
 _MOST_CELLS = 1 << 31
+_MOST_JSON_BYTES = 1 << 26
 MOST_RANKS = 64
 _SAFETENSORS_DTYPES = {"uint32": "U32", "uint16": "U16", "int64": "I64"}
 
@@ -41,22 +44,41 @@ def unreadable(error: Exception) -> str:
 def reading(path: Path) -> Iterator[None]:
     """Whatever goes wrong while a case file is read is one sentence that names the file. Raises CaseError."""
     try:
+        wrong = _no_case_file(path)
+        if wrong:
+            raise CaseError(wrong)
         yield
     except CaseError as error:
         words = str(error)
         raise CaseError(words if words.startswith(f"{path}: ") else f"{path}: {words}") from error
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+    except KeyError as error:
+        raise CaseError(f"{path}: it is no case: {error} is missing in it") from error
+    except (OSError, TypeError, ValueError, OverflowError, RecursionError, SafetensorError) as error:
         raise CaseError(f"{path}: it cannot be read as a case ({unreadable(error)})") from error
+
+
+def _no_case_file(path: Path) -> str | None:
+    """What a file is, seen from outside, where it is none that a case could be in."""
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        return "it is a folder; name a case file in it"
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no regular file; name a case file"
+    if path.suffix == ".json" and status.st_size > _MOST_JSON_BYTES:
+        return f"it has {status.st_size} bytes, and a case in JSON has {_MOST_JSON_BYTES} at most"
+    return None
 
 
 def file_holds(path: Path, name: str) -> bool:
     """Whether a JSON or safetensors file has something under ``name``; False also where it cannot be read."""
     try:
+        if _no_case_file(path):
+            return False
         if path.suffix == ".json":
             return name in json.loads(path.read_text())
         with safe_open(str(path), framework="numpy") as file:
             return name in (file.metadata() or {})
-    except (OSError, ValueError, TypeError, SafetensorError):
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError):
         return False
 
 
@@ -210,12 +232,14 @@ class Case:
                 layout, dtype, padding, shape = _read_head(entry)
                 patterns = [[bits.parse(word, dtype) for word in row] for row in entry["logits"]]
                 logits = np.array(patterns, dtype=bits.STORAGE[dtype]).reshape(shape)
-                d2t = None if entry.get("d2t") is None else np.array(entry["d2t"], dtype=np.int64)
+                d2t = None if entry.get("d2t") is None else _table(np.array(entry["d2t"]), shape)
                 calls.append(Call(layout, dtype, logits, padding, d2t))
             return cls(tuple(calls), int(document.get("bystanders", 0)))
         except CaseError:
             raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except KeyError as error:
+            raise CaseError(f"it is no case: {error} is missing in it") from error
+        except (TypeError, ValueError, OverflowError) as error:
             raise CaseError(f"it is no case: {type(error).__name__}: {error}") from error
 
     # -- safetensors: any case, quick --------------------------------------------------------------
@@ -259,8 +283,6 @@ class Case:
     @classmethod
     def load(cls, path: Path) -> tuple[Case, dict[str, Any]]:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
-        if path.is_dir():
-            raise CaseError(f"{path}: it is a folder; name a case file in it")
         with reading(path):
             if path.suffix == ".json":
                 document = json.loads(path.read_text())
@@ -277,7 +299,7 @@ class Case:
                     stored = file.get_tensor(entry.get("logits", f"{index}.logits"))
                     logits = sliding(stored, shape[1]) if entry.get("slides") else stored.reshape(shape)
                     table = entry.get("d2t", f"{index}.d2t")
-                    d2t = file.get_tensor(table) if table in names else None
+                    d2t = _table(file.get_tensor(table), shape) if table in names else None
                     calls.append(Call(layout, dtype, logits, padding, d2t))
                 return cls(tuple(calls), int(head["bystanders"])), note
 
@@ -296,9 +318,10 @@ def _read_head(entry: dict[str, Any]) -> tuple[Layout, str, tuple[int, ...], tup
     dtype = entry["dtype"]
     if dtype not in bits.DTYPES:
         raise CaseError(f"dtype {dtype!r} is none of {', '.join(bits.DTYPES)}")
-    layout = Layout(tuple((int(start), int(end)) for start, end in entry["bounds"]), int(entry["padded_size"]))
+    bounds = tuple((_whole(start, "a bound"), _whole(end, "a bound")) for start, end in entry["bounds"])
+    layout = Layout(bounds, _whole(entry["padded_size"], "padded_size"))
     padding = tuple(bits.parse(word, dtype) for word in entry["padding"])
-    batch = int(entry["batch"])
+    batch = _whole(entry["batch"], "batch")
     cells = batch * layout.padded_size * layout.tp_size
     if cells > _MOST_CELLS:
         raise CaseError(
@@ -306,6 +329,24 @@ def _read_head(entry: dict[str, Any]) -> tuple[Layout, str, tuple[int, ...], tup
             f"more than the {_MOST_CELLS} that a case may have"
         )
     return layout, dtype, padding, (batch, layout.vocab_size)
+
+
+def _whole(number: Any, name: str) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise CaseError(f"{name} is {number!r}, it must be a whole number from 0 on")
+    return number
+
+
+def _table(d2t: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """A table under which the reference is defined, and fits into memory."""
+    batch, vocab_size = shape
+    errors = check_table(d2t, vocab_size).errors
+    if errors:
+        raise CaseError(errors[0])
+    highest = int(targets(d2t).max())
+    if max(1, batch) * (highest + 1) > _MOST_CELLS:
+        raise CaseError(f"d2t leads to target id {highest}; {batch} rows so wide are more than a case may have")
+    return d2t
 
 
 def json_value(pattern: int, dtype: str) -> float | str:

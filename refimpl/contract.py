@@ -14,7 +14,10 @@ called once per step on every rank of ``group``.
 * ``d2t``: ``None``, or int64 ``(vocab_size,)`` offsets, the same on every rank: ``target_id = k + d2t[k]``.
 * returns int64 ``(batch,)``, equal on every rank: draft ids, or target ids when ``d2t`` is given.
 
-A path may carry ``setup(group, device)`` and ``teardown()``, each called once per generation of ranks, and
+A path is imported when the default process group and its own are open: it neither opens nor closes them.
+
+A path may carry ``setup(group, device)``, called once per generation of ranks after the import, and ``teardown()``,
+called when a generation that came through is ended (one that failed is killed). It may carry
 ``tie_break = "target_id"`` or ``"draft_id"`` to claim which id space decides a tie under a table. Without the claim
 the rule is observed.
 """

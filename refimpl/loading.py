@@ -93,6 +93,10 @@ def load(name: str) -> Any:
     except BaseException as error:  # whatever a user's module does while it is imported, SystemExit too
         is_absent = isinstance(error, ModuleNotFoundError) and not where.endswith(".py")
         advice = "check that it is installed or on PYTHONPATH" if is_absent else f"mend {where}"
+        if is_absent and "/" in where:
+            advice = "give a module as package.module:name, or a file as file.py:name"
+        elif "process group" in str(error):
+            advice += "; a path is imported when the process groups are open, and is given its group at each call"
         raise LoadError(f"{name!r} cannot be imported: {type(error).__name__}: {error}; {advice}") from error
     found: Any = module
     for part in attribute.split("."):

@@ -7,6 +7,7 @@ the driver: it alone collects, runs Hypothesis and reports. Every other rank ser
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import time
@@ -264,6 +265,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     current = config.stash.get(SESSION, None)
     parts = config.stash[SUMMARIES]
     if current is not None:
+        if exitstatus in (0, 1):
+            with contextlib.suppress(RanksUnavailable):
+                current.ranks.retire()  # the last test's teardown is heard as well
         parts.append(current.summary())
     if hasattr(config, "workeroutput"):
         config.workeroutput["argmax_parity"] = parts[-1]

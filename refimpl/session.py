@@ -95,7 +95,7 @@ class Session:
     def summary(self) -> dict[str, Any]:
         """Plain values, so that a pytest-xdist worker can send them."""
         return {
-            "notes": self.notes,
+            "notes": [*self.notes, *dict.fromkeys(self.ranks.complaints)],
             "expected": [(line.path, line.identity, line.reason) for line in self.expected],
             "evidence": self.ledger.to_value(),
             "generations": self.ranks.generations_started,

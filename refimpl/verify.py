@@ -41,6 +41,9 @@ def verify(file: Path, key: Path | None, wanted: Wanted, accept_conditions: bool
         words = error.strerror if isinstance(error, OSError) else str(error)
         print(f"{file} could not be checked: {words}", file=sys.stderr)
         return COULD_NOT
+    if not isinstance(document, dict):
+        print(f"{file} could not be checked: it holds no JSON object; give a certificate", file=sys.stderr)
+        return COULD_NOT
     try:
         if verifier is not None:
             if not envelope.is_envelope(document):

@@ -27,6 +27,10 @@ def test_whatever_is_raised_can_be_told(error: BaseException) -> None:
     assert len(json.dumps([outcome, refusal])) < 15_000
 
 
+def test_control_characters_stay_off_the_terminal() -> None:
+    assert answers.words(ValueError("oh \x1b[31mno\r\n\té, 語 stay")) == "oh \\x1b[31mno\\r\n\té, 語 stay"
+
+
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from refimpl import bits
-from refimpl.case import Call, Case, CaseError
+from refimpl.case import Call, Case, CaseError, file_holds
 from refimpl.vocab.layouts import layout_from_sizes
 
 
@@ -67,7 +68,7 @@ def a_case(dtype: str) -> Case:
     patterns = bits.landmarks(dtype)
     layout = layout_from_sizes([3, 0, 2], extra_padding=1)
     logits = np.resize(patterns, (11, 5))
-    table = np.array([4, 0, 9, 1, 2])
+    table = np.array([4, 0, 9, 2, 2])
     first = Call(layout, dtype, logits, tuple(int(p) for p in patterns[-3:]), table)
     return Case((first, first.rows(slice(0, 0)), Call(layout, dtype, logits[:1])), bystanders=1)
 
@@ -92,13 +93,19 @@ def test_a_case_survives_both_file_formats(dtype: str, tmp_path: Path) -> None:
 def test_the_digest_sees_every_part_of_a_case() -> None:
     case = a_case("bfloat16")
     call = case.calls[0]
-    other_table = Call(call.layout, call.dtype, call.logits, call.padding, np.array([4, 0, 9, 1, 3]))
+    other_table = Call(call.layout, call.dtype, call.logits, call.padding, np.array([4, 0, 9, 2, 3]))
     no_table = Call(call.layout, call.dtype, call.logits, call.padding)
     other_padding = Call(call.layout, call.dtype, call.logits, (0,), call.d2t)
     other_layout = Call(layout_from_sizes([2, 1, 2], 2), call.dtype, call.logits, call.padding, call.d2t)
     cases = [Case((c,)) for c in (call, other_table, no_table, other_padding, other_layout)]
     cases += [Case((call, call)), Case((call,), bystanders=2)]
     assert len({c.digest for c in cases}) == len(cases)
+
+
+def with_table(d2t: list[object]) -> str:
+    document = a_case("bfloat16").to_json()
+    document["calls"][0]["d2t"] = d2t
+    return json.dumps(document)
 
 
 BROKEN = {
@@ -114,6 +121,16 @@ BROKEN = {
     ),
     "more bystanders than ranks can be": json.dumps({**a_case("bfloat16").to_json(), "bystanders": 10**6}),
     "bystanders below none": json.dumps({**a_case("bfloat16").to_json(), "bystanders": -1}),
+    "bounds that are no whole numbers": json.dumps(a_case("bfloat16").to_json()).replace("[0, 3]", "[0, 3.5]"),
+    "a batch below none": json.dumps(a_case("bfloat16").to_json()).replace('"batch": 1,', '"batch": -1,'),
+    "a size in quotes": json.dumps(a_case("bfloat16").to_json()).replace('"padded_size": 4', '"padded_size": "4"'),
+    "a table with two draft ids on one target": with_table([4, 0, 9, 1, 2]),
+    "a table below id 0": with_table([-5, 0, 9, 2, 2]),
+    "a table beyond any memory": with_table([2**40, 0, 9, 2, 2]),
+    "a table beyond int64": with_table([2**70, 0, 9, 2, 2]),
+    "a table that is too short": with_table([4, 0]),
+    "a table of no numbers": with_table(["a", "b", "c", "d", "e"]),
+    "nested without an end": "[" * 100_000,
     "an unknown dtype": json.dumps(a_case("bfloat16").to_json()).replace("bfloat16", "float8"),
 }
 
@@ -132,6 +149,17 @@ def test_a_truncated_or_missing_case_file_is_one_sentence(tmp_path: Path) -> Non
     file.write_bytes(a_case("float16").to_bytes({})[:-20])
     for path in (file, tmp_path / "missing.safetensors", tmp_path):
         with pytest.raises(CaseError, match=str(path)):
+            Case.load(path)
+
+
+def test_what_is_no_file_of_a_case_is_not_read(tmp_path: Path) -> None:
+    pipe, huge = tmp_path / "pipe.json", tmp_path / "huge.json"
+    os.mkfifo(pipe)
+    with huge.open("w") as file:
+        file.truncate(1 << 32)
+    for path, said in ((pipe, "it is no regular file"), (huge, "it has 4294967296 bytes")):
+        assert not file_holds(path, "case")
+        with pytest.raises(CaseError, match=said):
             Case.load(path)
 
 

@@ -317,7 +317,7 @@ def test_what_is_no_certificate(junk: Any, tmp_path: Path) -> None:
     with pytest.raises(CertificateError):
         certificate.check(junk)
     (tmp_path / "junk.json").write_text(json.dumps(junk))
-    assert main(["verify", str(tmp_path / "junk.json")]) == 1
+    assert main(["verify", str(tmp_path / "junk.json")]) == (1 if isinstance(junk, dict) else 4)
 
 
 class TestVerify:
@@ -396,6 +396,12 @@ class TestVerify:
     def test_absent(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(tmp_path / "absent.json")]) == 4
         assert "could not be checked: No such file" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("content", ["[]", "3", "null", '"certificate"'])
+    def test_no_certificate_at_all(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+        (tmp_path / "c.json").write_text(content)
+        assert main(["verify", str(tmp_path / "c.json")]) == 4
+        assert "could not be checked: it holds no JSON object" in capsys.readouterr().err
 
 
 class TestSigned:

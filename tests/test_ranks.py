@@ -290,9 +290,56 @@ def test_setup_and_teardown_and_claims(ranks: Ranks, tmp_path: Path) -> None:
         ranks.run(case, f"{file}:broken")
 
 
+def test_teardown_is_called_once_a_generation_and_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refimpl.ranks.generations._TEARDOWN_SECONDS", 1.0)
+    file, told = tmp_path / "torn_down.py", tmp_path / "told"
+    file.write_text(
+        textwrap.dedent(
+            f"""
+            import time
+            from refimpl.paths.gather_pairs import gather_pairs
+            def made(teardown):
+                def path(logits, shard, group, d2t=None): return gather_pairs(logits, shard, group, d2t)
+                path.teardown = teardown
+                return path
+            def tells():
+                with open({str(told)!r}, "a") as file: file.write("x")
+            def fails(): raise OSError("no such workspace")
+            quiet, raises, sleeps, exits = made(tells), made(fails), made(lambda: time.sleep(60)), made(lambda: exit(3))
+            """
+        )
+    )
+    with Ranks(backend="gloo", limit=LIMIT) as ranks:
+        for _ in range(3):
+            ranks.run(a_case(), f"{file}:quiet")
+            ranks.retire()
+        assert told.read_text() == "x" * 6 and ranks.complaints == []
+        for name in ("raises", "sleeps", "exits"):
+            ranks.run(a_case(), f"{file}:{name}")
+            ranks.retire()
+    assert [words.partition(": ")[2] for words in ranks.complaints] == [
+        "teardown() raised OSError: no such workspace",
+        "teardown() had not returned after 1 s",
+        "teardown() raised SystemExit: 3",
+    ]
+
+
+def test_a_setup_without_an_end_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refimpl.ranks.generations._START_SECONDS", 3.0)
+    file = tmp_path / "sleepy.py"
+    file.write_text(
+        "import time\ndef path(logits, shard, group, d2t=None): ...\npath.setup = lambda group, device: time.sleep(60)"
+    )
+    with Ranks(backend="gloo", limit=LIMIT) as ranks:
+        with pytest.raises(PathUnusable, match=r"its setup\(\) had not returned on rank 0 after 3 s") as raised:
+            ranks.run(a_case(), f"{file}:path")
+        assert raised.value.stage == "setup"
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
+        ("import torch.distributed as d; d.init_process_group('gloo')", "is given its group at each call"),
         ("def other(): ...", "has no attribute 'path'"),
         ("path = 3", "is of type int; a path is a callable"),
         ("raise RuntimeError('no licence')", "cannot be imported: RuntimeError: no licence"),
@@ -423,13 +470,17 @@ def test_a_run_whose_folder_was_removed_is_unknown_at_once(tmp_path: Path, monke
     with Ranks(backend="gloo") as ranks:
         ranks.run(a_case(), "gather_pairs")
         ranks.retire()
-        time.sleep(0.5)  # for the spare generation, which is up before that and may still be used
+        time.sleep(0.5)  # for the spare generation
         [folder] = tmp_path.glob("argmax-parity-*")
         shutil.rmtree(folder)
-        ranks.run(a_case(), "gather_pairs")
-        ranks.retire()
+
+        def use_up_what_was_there_before() -> None:
+            for _ in range(2):
+                ranks.run(a_case(), "gather_pairs")
+                ranks.retire()
+
         with pytest.raises(RanksUnavailable, match=r"temporary folder .* is gone"):
-            ranks.run(a_case(), "gather_pairs")
+            use_up_what_was_there_before()
 
 
 def test_the_journal_keeps_a_line_a_case(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ _FRAMES = 6
 def words(error: BaseException) -> str:
     """An exception's message; those of code under test may fail even at that."""
     try:
-        return str(error)[:_CHARACTERS]
+        # Control characters are not for somebody's terminal.
+        return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in str(error)[:_CHARACTERS])
     except Exception:
         return "(its message cannot be printed)"
 

@@ -48,6 +48,8 @@ def main(spec: dict[str, Any]) -> int:
             head, arrays = receiver.next()
             if head["do"] == "load":
                 executor.load(head["path"])
+                wire.send(sock, {"event": "imported"})
+                executor.set_up()
                 wire.send(sock, {"event": "ready", **executor.facts()})
             elif head["do"] == "run":
                 try:
@@ -108,7 +110,7 @@ class Executor:
             raise _NotReady("group", f"{type(error).__name__}: {error}") from error
 
     def load(self, path: str) -> None:
-        """Import the path and let it set itself up. Until then no code under test is in this process."""
+        """Import the path. Until then no code under test is in this process."""
         try:
             self._path = loading.load_path(path)
         except loading.LoadError as error:
@@ -116,6 +118,9 @@ class Executor:
         self._path_name = path
         self.heads = HeadExecutor(self)
         self.engines = EngineExecutor(self)
+
+    def set_up(self) -> None:
+        """Call the path's setup."""
         setup = getattr(self._path, "setup", None)
         if setup is not None:
             try:
@@ -165,6 +170,7 @@ class Executor:
             "tie_break": getattr(self._path, "tie_break", None),
             "source": source_of(self._path_name),
             "misfit": loading.misfit(self._path),
+            "teardown": getattr(self._path, "teardown", None) is not None,
         }
 
     def stop(self) -> str | None:

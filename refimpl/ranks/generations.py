@@ -18,6 +18,7 @@ from refimpl.ranks.outcome import Died
 
 _START_SECONDS = 120.0
 _GONE_SECONDS = 10.0
+_TEARDOWN_SECONDS = 5.0
 # It had all the time of the generation before; one that still is not up is not worth the wait of a start.
 _SPARE_SECONDS = 10.0
 # Shapes of which a spare generation waits: a run asks for one or two tp_sizes in turn.
@@ -69,14 +70,19 @@ class Spec:
 
 @dataclass(eq=False)
 class Generation:
-    """``opened``, ``ready``: ranks whose groups are open, and who have loaded the path, with what they said of it."""
+    """``opened``, ``imported``, ``ready``: ranks whose groups are open, that have the path, that have set it up.
+
+    ``ready`` holds what they said of it, ``stopped`` what the path's teardown raised, in words.
+    """
 
     number: int
     shape: Shape
     supervisors: dict[int, Peer]  # by world rank
     peers: dict[int, Peer] = field(default_factory=dict)
     opened: set[int] = field(default_factory=set)
+    imported: set[int] = field(default_factory=set)
     ready: dict[int, dict[str, Any]] = field(default_factory=dict)
+    stopped: dict[int, str | None] = field(default_factory=dict)
     problems: dict[int, tuple[str, str]] = field(default_factory=dict)
     died: dict[int, Died] = field(default_factory=dict)
 
@@ -109,6 +115,7 @@ class Generations:
         self._last_number = 0
         self.lost: str | None = None  # why no case can run any more
         self.adopted = 0  # how many were, since the run began
+        self.complaints: list[str] = []  # about teardowns
 
     def check(self) -> None:
         """Raises RanksUnavailable once a supervisor is gone."""
@@ -120,7 +127,18 @@ class Generations:
         self.check()
         if spec in self._adopted:
             return self._adopted[spec]
-        generation = self._spare(spec.shape) or self._launch(spec.shape)
+        spare = self._spare(spec.shape)
+        if spare is not None:
+            try:
+                return self._adopt(spec, spare)
+            except (RanksUnavailable, PathUnusable):
+                self.check()
+                if not spare.died:
+                    raise
+                # It may have died before the path came near it, and the news be late: the path is loaded once more.
+        return self._adopt(spec, self._launch(spec.shape))
+
+    def _adopt(self, spec: Spec, generation: Generation) -> Generation:
         self._adopted[spec] = generation
         try:
             self._load(generation, spec.path)
@@ -154,9 +172,27 @@ class Generations:
             raise RanksUnavailable(f"ranks of generation {generation.number} did not end within {_GONE_SECONDS:.0f} s")
 
     def retire(self, spec: Spec | None = None) -> None:
-        """End all adopted generations, or that of one spec."""
-        for generation in [g for known, g in self._adopted.items() if spec is None or known == spec]:
+        """End all adopted generations, or that of one spec, after the path's teardown."""
+        for known, generation in [(k, g) for k, g in self._adopted.items() if spec is None or k == spec]:
+            if not generation.is_broken and generation.facts["teardown"]:
+                self._tear_down(generation, known.path)
             self.end(generation)
+
+    def _tear_down(self, generation: Generation, path: str) -> None:
+        for peer in generation.peers.values():
+            peer.send({"do": "stop"})
+        size = generation.shape.world_size
+
+        def done() -> bool:
+            return bool(generation.died or self.lost) or len(generation.stopped) == size
+
+        wait_for(self._hub, _TEARDOWN_SECONDS, done, self.note)
+        said = [words for words in generation.stopped.values() if words is not None]
+        if generation.died:
+            said.append(f"teardown() ended rank {min(generation.died)} by {generation.died[min(generation.died)].how}")
+        elif len(generation.stopped) < size and not self.lost:
+            said.append(f"teardown() had not returned after {_TEARDOWN_SECONDS:.0f} s")
+        self.complaints += [f"{path}: {words}" for words in dict.fromkeys(said)]
 
     def forget(self) -> None:
         """When the supervisors have ended them all, for good."""
@@ -183,6 +219,10 @@ class Generations:
             generation.peers[hello["rank"]] = event.peer
         elif what == "open":
             generation.opened.add(hello["rank"])
+        elif what == "imported":
+            generation.imported.add(hello["rank"])
+        elif what == "stopped":
+            generation.stopped[hello["rank"]] = head["error"]
         elif what == "ready":
             generation.ready[hello["rank"]] = head
         elif what == "not ready":
@@ -259,8 +299,11 @@ class Generations:
 
         if not wait_for(self._hub, _START_SECONDS, done, self.note):
             missing = sorted(set(range(size)) - set(arrived))
+            if path is not None and missing[0] in generation.imported:
+                words = f"its setup() had not returned on rank {missing[0]} after {_START_SECONDS:.0f} s"
+                raise PathUnusable("setup", words)
             if path is not None:
-                raise PathUnusable("import", f"rank {missing[0]} was still loading it after {_START_SECONDS:.0f} s")
+                raise PathUnusable("import", f"rank {missing[0]} was still importing it after {_START_SECONDS:.0f} s")
             raise RanksUnavailable(f"rank {missing} was not ready within {_START_SECONDS:.0f} s")
         self.check()
         if generation.problems:

@@ -148,6 +148,11 @@ class Ranks:
         return 0 if self._generations is None else self._generations.adopted
 
     @property
+    def complaints(self) -> list[str]:
+        """What went wrong in teardowns of paths, a sentence each."""
+        return [] if self._generations is None else self._generations.complaints
+
+    @property
     def _all(self) -> Generations:
         if self._generations is None:
             raise RanksUnavailable("the ranks are not open")
