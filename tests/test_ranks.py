@@ -90,6 +90,12 @@ FAULTY_PATHS = textwrap.dedent(
         child = subprocess.Popen(["sleep", "1000"])
         raise RuntimeError(f"child {child.pid}")
 
+    def starts_a_session(logits, shard, group, d2t=None):
+        import subprocess
+        words = "sleep 1000 & echo $!; wait"
+        child = subprocess.Popen(["sh", "-c", words], stdout=subprocess.PIPE, start_new_session=True)
+        raise RuntimeError(f"child {child.pid} and {int(child.stdout.readline())}")
+
     def ignores_sigterm(logits, shard, group, d2t=None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         threading.Thread(target=time.sleep, args=(1000,)).start()
@@ -238,9 +244,11 @@ def test_what_a_path_prints_stays_off_the_report_and_input_is_empty(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_a_path_started_dies_with_its_rank(ranks: Ranks, faulty: str) -> None:
-    run = ranks.run(a_case(), f"{faulty}:starts_a_child")
-    children = [int(rank.calls[-1].message.split()[-1]) for rank in run.ranks]
+@pytest.mark.parametrize("path", ["starts_a_child", "starts_a_session"])
+def test_what_a_path_started_dies_with_its_rank(ranks: Ranks, faulty: str, path: str) -> None:
+    run = ranks.run(a_case(), f"{faulty}:{path}")
+    children = [int(word) for rank in run.ranks for word in rank.calls[-1].message.split() if word.isdigit()]
+    assert len(children) == (2 if path == "starts_a_child" else 4)
     deadline = time.monotonic() + 5
     while any(_alive(pid) for pid in children):
         assert time.monotonic() < deadline

@@ -29,6 +29,7 @@ from typing import Any
 from refimpl.ranks import leftovers, wire
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _DUMP_SIGNAL = signal.SIGUSR1
 _TAIL_BYTES = 6000
 
@@ -47,6 +48,9 @@ class Supervisor:
     def __init__(self, orders: dict[str, Any]) -> None:
         self._orders = orders
         self._libc = ctypes.CDLL(None, use_errno=True)
+        # What a rank leaves behind, in whatever session, becomes a child of this process and not of init.
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._own = _children_of_this_process()  # of an engine that was imported here, say
         self._children: dict[int, _Child] = {}
         self._killing: set[int] = set()
         self._selector = selectors.DefaultSelector()
@@ -153,6 +157,7 @@ class Supervisor:
         del self._children[child.pid]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # what it had started itself
+        self._end_orphans()
         self._send(
             {
                 "event": "died",
@@ -207,6 +212,26 @@ class Supervisor:
         for child in self._children.values():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child.pid, 0)
+        self._children.clear()
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End what ended ranks have left; what those leave in turn comes next."""
+        while orphans := _children_of_this_process() - self._own - set(self._children):
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def _children_of_this_process() -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError):  # a kernel without these files
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as file:
+                found |= {int(pid) for pid in file.read().split()}
+    return found
 
 
 def host_identity() -> str:
