@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # One passing case in so many is run a second time and must give the same answer.
 _REPEAT_EVERY = 24
 _REDUCED_PER_CASE = 3
+NOT_REDUCED = "not reduced"  # how the note begins where the reducer itself failed
 _SHORT_LIMIT = 0.3
 # Cases before a failure that may have led to it. Wide ones are not kept: they cost memory, and the reducer's time.
 _REMEMBERED = 48
@@ -436,5 +437,5 @@ class Checker:
                 tie_rule=tie_rule,
                 run=run,
                 finding=finding,
-                notes=(f"not reduced: the reducer failed ({type(error).__name__}: {error})",),
+                notes=(f"{NOT_REDUCED}: the reducer failed ({type(error).__name__}: {error})",),
             )

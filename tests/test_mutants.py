@@ -17,7 +17,7 @@ from hypothesis import settings
 import properties
 from refimpl.ranks.journal import Journal
 from refimpl.ranks.runtime import Ranks
-from refimpl.session import Checker, Failure, Session
+from refimpl.session import NOT_REDUCED, Checker, Failure, Session
 from refimpl.verdict.kinds import Kind
 from tests.mutants import Mutant, all_mutants
 
@@ -91,6 +91,8 @@ def test_every_seeded_bug_is_refuted(session: Session, mutant: Mutant) -> None:
     """By the right kind, by no wrong one on the way there, and by a small case where the bug allows one."""
     for name, failure in failures(session, mutant.spec, mutant.tp_sizes[0], _worth_asking_first(mutant)):
         kinds = {counterexample.kind for counterexample in failure.counterexamples}
+        notes = [note for counterexample in failure.counterexamples for note in counterexample.notes]
+        assert not [note for note in notes if note.startswith(NOT_REDUCED)], f"{name}: {notes}"
         assert kinds <= mutant.kinds | mutant.also, f"{name} reports {sorted(kinds)}"
         if kinds & mutant.kinds:
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,31 @@ def test_an_earlier_case_may_be_what_it_takes(ranks: Ranks) -> None:
     assert without.kind is Kind.NONDETERMINISTIC
     assert without.answers[0].startswith("at first: ")
     assert size(without) == [(1, 3)]
+
+
+WRONG_ONCE = """
+import pathlib
+import torch
+
+def wrong_once(local_logits, shard, group, d2t=None):
+    seen = pathlib.Path({seen!r})
+    first = len(local_logits) == 2 and not seen.exists()
+    torch.distributed.barrier(group=group)
+    if first and torch.distributed.get_rank(group) == 0:
+        seen.touch()
+    return torch.tensor([5, 9] if first else [5] * len(local_logits))
+"""
+
+
+def test_what_never_comes_again_is_told_in_the_case_s_own_rows(ranks: Ranks, tmp_path: Path) -> None:
+    """The calls before it are tried as well; what those of fewer rows gave is no answer to this case."""
+    (tmp_path / "once.py").write_text(WRONG_ONCE.format(seen=str(tmp_path / "seen")))
+    logits = bits.encode(np.eye(12)[[5, 5]], DTYPE)
+    case, before = Case((Call(EVEN, DTYPE, logits),)), Case((Call(EVEN, DTYPE, logits[:1]),))
+    found = reduced(ranks, f"{tmp_path / 'once.py'}:wrong_once", case, earlier=(before, before))
+    assert found.kind is Kind.NONDETERMINISTIC
+    assert found.answers[1] == "on fresh ranks: row 1: rank 0: 5, rank 1: 5"
+    assert size(found) == [(1, 12)]
 
 
 def test_random_answers_are_nondeterministic(ranks: Ranks) -> None:

@@ -705,11 +705,11 @@ def _not_again(
     before = [call for other in earlier if other.tp_size == case.tp_size for call in other.calls]
     if before:
         history = replace(case, calls=(*before, *case.calls))
-        run, judgement = search.ask(history, fresh=True, limit=search.ranks.limit)
+        after_them, judgement = search.ask(history, fresh=True, limit=search.ranks.limit)
         found = search.same(history, judgement)
         if found is not None:
-            search.seen.append(Observation(history, run, search.tie_rule))
-            search.start_over(history, run, found)
+            search.seen.append(Observation(history, after_them, search.tie_rule))
+            search.start_over(history, after_them, found)
             search.passes()
             return _named(search, confirmed_hangs)
     answers: tuple[str, ...] = (f"at first: {wanted.message}", f"on fresh ranks: {_short(search, run)}")
