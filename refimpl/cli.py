@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from refimpl import __version__
-from refimpl.ranks import limits
+from refimpl.ranks.limits import Limits
 
 USAGE_ERROR = 4
 
@@ -23,7 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--path", "--topk-path", metavar="NAME", help="another path than the recorded one, of the same contract"
     )
     replay.add_argument("--backend", choices=("auto", "nccl", "gloo"), help="another backend than the recorded one")
-    replay.add_argument("--rank-timeout", default="10", metavar="SECONDS")
+    replay.add_argument("--rank-timeout", metavar="SECONDS", help="for the case (default: 10)")
+    replay.add_argument("--setup-timeout", metavar="SECONDS", help="for the path's import and setup (default: 120)")
 
     sort = commands.add_parser(
         "sort-table",
@@ -63,10 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     from refimpl.replay import could_not, replay_case
 
     try:
-        limit = limits.seconds(options.rank_timeout)
+        limits = Limits.of(options.rank_timeout, options.setup_timeout)
     except ValueError as error:
         return could_not(str(error))
-    return replay_case(options.case, path=options.path, backend=options.backend, limit=limit)
+    return replay_case(options.case, path=options.path, backend=options.backend, limits=limits)
 
 
 if __name__ == "__main__":

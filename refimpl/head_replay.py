@@ -10,16 +10,17 @@ from refimpl.draft_case import DraftCase, is_draft_case
 from refimpl.head_case import HeadCase, HeadRef
 from refimpl.ranks.generations import PathUnusable, RanksUnavailable
 from refimpl.ranks.head_runtime import OWN, HeadFacts, HeadRanks, facts_of
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
-from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not, still_fails
+from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not, ranks_for, still_fails
 from refimpl.verdict.draft_judge import judge_draft
 from refimpl.verdict.head_judge import judge_head
 from refimpl.verdict.judge import Judgement
 from refimpl.verdict.kinds import Kind
 
 
-def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
+def replay_head_case(file: Path, *, path: str | None, backend: str | None, limits: Limits) -> int:
     """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
     kept_as: type[HeadCase] | type[DraftCase] = DraftCase if is_draft_case(file) else HeadCase
     try:
@@ -28,7 +29,7 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
     except (CaseError, heads.HeadError) as error:
         return could_not(f"{file}: {error}")
     if note.get("kind") == Kind.BAD_TABLE.value:
-        return _replay_table(file, case.head, limit)
+        return _replay_table(file, case.head, limits)
     path = path or note.get("path")
     wrong = "it names no path; give one with --path" if not path else None
     if path and path != OWN:
@@ -39,7 +40,7 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
     loop = "the drafting loop of " if isinstance(case, DraftCase) else ""
     name = f"{loop}head {case.head.name} with {path} on tp {case.tp_size}"
     try:
-        with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
+        with ranks_for(note, backend, limits) as ranks:
             facts = facts_of(ranks, case.head, [case.tp_size])
             wrong = _does_not_fit(case, facts)
             if wrong:
@@ -64,10 +65,10 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
     return FIXED
 
 
-def _replay_table(file: Path, ref: HeadRef, limit: float) -> int:
+def _replay_table(file: Path, ref: HeadRef, limits: Limits) -> int:
     """Read the head's table again. No row is run under a wrong one: what the full gather gives then is not defined."""
     try:
-        with Ranks(backend="gloo", limit=limit) as ranks:
+        with Ranks(backend="gloo", limit=limits.case, setup_limit=limits.setup) as ranks:
             facts = facts_of(ranks, ref, [1])
     except (RanksUnavailable, heads.HeadError, ValueError, OSError) as error:
         return could_not(f"{file}: {error}")

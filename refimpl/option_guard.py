@@ -27,6 +27,7 @@ VALUE_OPTIONS = (
     "--certificate",
     "--certificate-key",
     "--rank-timeout",
+    "--setup-timeout",
     "--known-divergences",
     "--hypothesis-profile",
 )

@@ -11,8 +11,8 @@ from refimpl import certifying, engines, heads, known_divergences, loading
 from refimpl.case import MOST_RANKS
 from refimpl.head_case import HeadRef
 from refimpl.profiles import PROFILES, WEIGHT_BYTES
-from refimpl.ranks import limits
 from refimpl.ranks.launch import Launch
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.runtime import Ranks
 from refimpl.run_state import RECORDED, RunOptions
 
@@ -61,9 +61,13 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--backend", default="auto", metavar="auto|nccl|gloo", help="auto: nccl where there are GPUs")
     group.addoption(
         "--rank-timeout",
-        default="10",
         metavar="SECONDS",
-        help="how long a case may take on the ranks before it is a hang (default: 10)",
+        help=f"how long a case may take on the ranks before it is a hang (default: {Limits.case:.0f})",
+    )
+    group.addoption(
+        "--setup-timeout",
+        metavar="SECONDS",
+        help=f"how long the import and the setup of a path may take (default: {Limits.setup:.0f})",
     )
     group.addoption(
         "--logits",
@@ -96,9 +100,9 @@ def parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
     return sizes
 
 
-def _timeout(text: str) -> float:
+def _limits(config: pytest.Config) -> Limits:
     try:
-        return limits.seconds(text)
+        return Limits.of(config.getoption("--rank-timeout"), config.getoption("--setup-timeout"))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -155,8 +159,8 @@ def parse_options(config: pytest.Config) -> RunOptions:
     wrong = None if run.engine is None else engines.check_name(run.engine)
     if wrong:
         raise pytest.UsageError(f"--engine={run.engine}: {wrong}")
-    timeout = _timeout(config.getoption("--rank-timeout"))
-    run.ranks = Ranks(launch, backend, timeout, run.engine)
+    limits = _limits(config)
+    run.ranks = Ranks(launch, backend, limits.case, run.engine, limits.setup)
     known = config.getoption("--known-divergences")
     if known:
         run.known = known_divergences.read(known, config.invocation_params.dir)

@@ -14,6 +14,7 @@ from refimpl.engine_case import EngineCase, is_engine_case
 from refimpl.head_case import is_head_case
 from refimpl.ranks.engine_runtime import both, engine_facts
 from refimpl.ranks.generations import PathUnusable, RanksUnavailable
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
 from refimpl.topk.case import is_topk_case
@@ -27,18 +28,18 @@ FIXED, STILL_FAILS, COULD_NOT_RUN = 0, 1, 4
 REPEATS = 4
 
 
-def replay_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
+def replay_case(file: Path, *, path: str | None, backend: str | None, limits: Limits) -> int:
     """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
     if is_head_case(file) or is_draft_case(file):
         from refimpl.head_replay import replay_head_case
 
-        return replay_head_case(file, path=path, backend=backend, limit=limit)
+        return replay_head_case(file, path=path, backend=backend, limits=limits)
     if is_engine_case(file):
-        return _replay_engine(file, backend, limit)
+        return _replay_engine(file, backend, limits)
     if is_topk_case(file):
         from refimpl.topk.replay import replay_topk_case
 
-        return replay_topk_case(file, path=path, backend=backend, limit=limit)
+        return replay_topk_case(file, path=path, backend=backend, limits=limits)
     try:
         case, note = Case.load(file)
     except CaseError as error:
@@ -56,7 +57,7 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     if tie_rule not in ("target_id", "draft_id"):
         return could_not(f"{file}: tie_rule is {tie_rule!r}, it must be target_id or draft_id")
     try:
-        with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
+        with ranks_for(note, backend, limits) as ranks:
             run, verdict = _run(ranks, case, path, tie_rule)
             answers = [_answers(run)]
             for _ in range(REPEATS - 1):  # what depends on chance rarely shows at once
@@ -83,6 +84,12 @@ def replay_case(file: Path, *, path: str | None, backend: str | None, limit: flo
     return FIXED
 
 
+def ranks_for(note: dict[str, Any], backend: str | None, limits: Limits, engine: str | None = None) -> Ranks:
+    """Ranks on the backend asked for, or else on that of the case. Raises ValueError where there is none."""
+    wanted = backend or note.get("backend") or "auto"
+    return Ranks(backend=wanted, limit=limits.case, setup_limit=limits.setup, engine=engine)
+
+
 def _unknown_words(note: dict[str, Any]) -> str | None:
     """What a file says that no report of this release does."""
     kinds = [kind.value for kind in Kind]
@@ -93,7 +100,7 @@ def _unknown_words(note: dict[str, Any]) -> str | None:
     return None
 
 
-def _replay_engine(file: Path, backend: str | None, limit: float) -> int:
+def _replay_engine(file: Path, backend: str | None, limits: Limits) -> int:
     """The same for a case of a live engine, which must be installed here."""
     try:
         case, note = EngineCase.load(file)
@@ -103,7 +110,7 @@ def _replay_engine(file: Path, backend: str | None, limit: float) -> int:
     if wrong:
         return could_not(f"{file}: {wrong}")
     try:
-        with Ranks(backend=backend or note.get("backend") or "auto", limit=limit, engine=case.engine) as ranks:
+        with ranks_for(note, backend, limits, case.engine) as ranks:
             title = engine_facts(ranks, case.engine).title
             judgement = judge_engine(case, both(ranks, case))
     except (RanksUnavailable, engines.EngineUnusable, ValueError, OSError) as error:

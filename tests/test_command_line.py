@@ -80,6 +80,7 @@ USAGE_ERRORS = {
     "nccl without a GPU": (["--backend=nccl"], "needs a GPU"),
     "a time that is none": (["--rank-timeout=soon"], "give seconds"),
     "a negative time": (["--rank-timeout=-3"], "give seconds"),
+    "a setup time that is none": (["--setup-timeout=0"], "such as --setup-timeout=30"),
     "an unknown profile": (["--hypothesis-profile=weekly"], "choose one of dev, ci, nightly"),
     "a list that is not there": (["--known-divergences=missing.txt"], "(No such file or directory); give a text file"),
     "a list that is no text": (["--known-divergences=fixtures/logits/minilm-l6-v2.safetensors"], "it is no text"),
@@ -205,6 +206,7 @@ def test_replay_says_fixed_still_fails_or_could_not_run(tmp_path: Path) -> None:
     unknown.write_text(file.read_text().replace('"kind": "wrong-tie"', '"kind": "bogus"'))
     wrong = [[str(tmp_path / "missing.json")], [str(file), "--path=no.such:path"], [], [str(tmp_path)], [str(odd)]]
     wrong += [[str(file), f"--rank-timeout={seconds}"] for seconds in ("0", "-1", "nan", "soon")]
+    wrong += [[str(file), "--setup-timeout=never"]]
     for arguments in [[str(broken)], [str(unknown)], *wrong]:
         result = run(*replay, *arguments)
         assert result.returncode == 4 and "Traceback" not in result.stderr

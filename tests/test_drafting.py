@@ -17,6 +17,7 @@ from refimpl.head_check import HeadChecker
 from refimpl.head_replay import replay_head_case
 from refimpl.ranks.head_runtime import OWN
 from refimpl.ranks.journal import Journal
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Failure, Session
 from refimpl.verdict.kinds import Kind
@@ -93,11 +94,11 @@ def test_a_loop_is_replayed(session: Session, tmp_path: Path, capsys: pytest.Cap
     failure = failure_of(checker(session, "small_eagle3", path))
     file = write_case(failure.counterexamples[0], tmp_path, property_id="x", path=path, backend="gloo")
     assert is_draft_case(file)
-    assert replay_head_case(file, path=None, backend=None, limit=LIMIT) == 1
+    assert replay_head_case(file, path=None, backend=None, limits=Limits(LIMIT)) == 1
     said = capsys.readouterr().out
     assert said.startswith(f"still fails: the drafting loop of head small_eagle3 with {path} on tp 2")
     assert "draft step 2" in said
-    assert replay_head_case(file, path="gather_pairs", backend=None, limit=LIMIT) == 0
+    assert replay_head_case(file, path="gather_pairs", backend=None, limits=Limits(LIMIT)) == 0
     assert capsys.readouterr().out.startswith("fixed: the drafting loop")
 
 

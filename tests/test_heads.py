@@ -22,6 +22,7 @@ from refimpl.head_case import HeadCase, HeadRef, is_head_case
 from refimpl.head_check import HeadChecker
 from refimpl.ranks.head_runtime import facts_of
 from refimpl.ranks.journal import Journal
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.runtime import Ranks
 from refimpl.replay import replay_case
 from refimpl.session import Checker, Failure, Session
@@ -257,10 +258,10 @@ def test_a_table_that_is_none_is_refuted_and_read_again_by_a_replay(
     file = write_case(found, user_heads.parent, property_id="x", path=path, backend="gloo")
     text = render(found, property_id="x", head="doubled", path=path, backend="gloo", replay_command="replay")
     assert "both map to target" in text and "token of row" not in text, text
-    assert replay_case(file, path=None, backend=None, limit=10.0) == 1
+    assert replay_case(file, path=None, backend=None, limits=Limits()) == 1
     assert "bad-table: draft ids" in capsys.readouterr().out
     user_heads.write_text(user_heads.read_text().replace("return -np.arange", "return np.arange"))
-    assert replay_case(file, path=None, backend=None, limit=10.0) == 0
+    assert replay_case(file, path=None, backend=None, limits=Limits()) == 0
     assert "301 draft ids, is in range and injective" in capsys.readouterr().out
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from refimpl import bits
 from refimpl.case import Call, Case
@@ -332,16 +333,40 @@ def test_teardown_is_called_once_a_generation_and_heard(tmp_path: Path, monkeypa
     ]
 
 
-def test_a_setup_without_an_end_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("refimpl.ranks.generations._START_SECONDS", 3.0)
+def test_a_setup_without_an_end_is_told_as_such(tmp_path: Path) -> None:
     file = tmp_path / "sleepy.py"
     file.write_text(
         "import time\ndef path(logits, shard, group, d2t=None): ...\npath.setup = lambda group, device: time.sleep(60)"
     )
-    with Ranks(backend="gloo", limit=LIMIT) as ranks:
-        with pytest.raises(PathUnusable, match=r"its setup\(\) had not returned on rank 0 after 3 s") as raised:
-            ranks.run(a_case(), f"{file}:path")
-        assert raised.value.stage == "setup"
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)")
+    with Ranks(backend="gloo", limit=LIMIT, setup_limit=1.5) as ranks:
+        for name, said in (
+            ("sleepy", "its setup() had not returned on rank 0 after 1.5 s; --setup-timeout gives it longer"),
+            ("slow", "rank 0 was still importing it after 1.5 s; --setup-timeout gives it longer"),
+        ):
+            with pytest.raises(PathUnusable) as raised:
+                ranks.run(a_case(), f"{tmp_path / name}.py:path")
+            assert str(raised.value) == said
+            assert raised.value.stage == ("setup" if name == "sleepy" else "import")
+        assert ranks.run(a_case(), "gather_pairs").complete
+
+
+def test_a_path_that_flushes_subnormals_leaves_them_to_the_reference(ranks: Ranks, tmp_path: Path) -> None:
+    """The mode is the thread's; the path alone answers for what it makes of it, at its import and at a later call."""
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no flush-to-zero mode")
+    body = "from refimpl.paths.gather_pairs import gather_pairs\nimport torch\n"
+    call = "def path(logits, shard, group, d2t=None):\n    {}\n    return gather_pairs(logits, shard, group, d2t)\n"
+    (tmp_path / "at_import.py").write_text(body + "torch.set_flush_denormal(True)\n" + call.format("pass"))
+    (tmp_path / "at_call.py").write_text(body + call.format("torch.set_flush_denormal(True)"))
+    rising = Call(even_layout(4, 2), "float32", np.array([[0, 1, 2, 3]], np.uint32))
+    case = Case((rising, rising))
+    for name in ("at_import", "at_call"):
+        run = ranks.run(case, f"{tmp_path / name}.py:path")
+        for rank in run.ranks:
+            assert [call.reference.tolist() for call in rank.calls] == [[3], [3]]
+            assert [call.tokens.tolist() for call in rank.calls] == [[0], [0]]
+        ranks.retire()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from refimpl import loading
 from refimpl.case import padded, sliding
 from refimpl.contract import UnsupportedInput, VocabShard
 from refimpl.paths.full_gather import full_gather
-from refimpl.ranks import answers, topk_executor, wire
+from refimpl.ranks import answers, subnormals, topk_executor, wire
 from refimpl.ranks.counting import CollectiveCounter
 from refimpl.ranks.engine_executor import EngineExecutor
 from refimpl.ranks.head_executor import HeadExecutor
@@ -247,7 +247,8 @@ class Executor:
         return plain.view(getattr(torch, dtype)).to(self.device)
 
     def run_reference(self, given: torch.Tensor, shard: VocabShard, d2t: torch.Tensor | None) -> torch.Tensor:
-        return full_gather(given, shard, self.reference_group, d2t)
+        with subnormals.kept():
+            return full_gather(given, shard, self.reference_group, d2t)
 
     @property
     def path(self) -> Any:

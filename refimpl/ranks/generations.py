@@ -101,14 +101,21 @@ class Generations:
     """All generations of one run, by what they were started for."""
 
     def __init__(
-        self, hub: Hub, supervisors: list[Peer], backend: Backend, one_host: bool, store: Callable[[int], str]
+        self,
+        hub: Hub,
+        supervisors: list[Peer],
+        backend: Backend,
+        one_host: bool,
+        store: Callable[[int], str],
+        setup_limit: float,
     ) -> None:
-        """``store``: the address at which the ranks of a numbered generation meet."""
+        """``store``: the address at which the ranks of a numbered generation meet. ``setup_limit``: in seconds."""
         self._hub = hub
         self._supervisors = supervisors
         self._backend = backend
         self._one_host = one_host
         self._store = store
+        self._setup_limit = setup_limit
         self._adopted: dict[Spec, Generation] = {}
         self._spares: dict[Shape, Generation] = {}
         self._by_number: dict[int, Generation] = {}
@@ -297,13 +304,14 @@ class Generations:
         def done() -> bool:
             return generation.is_broken or bool(self.lost) or len(arrived) == size
 
-        if not wait_for(self._hub, _START_SECONDS, done, self.note):
+        limit = _START_SECONDS if path is None else self._setup_limit
+        if not wait_for(self._hub, limit, done, self.note):
             missing = sorted(set(range(size)) - set(arrived))
+            late = f"after {limit:g} s; --setup-timeout gives it longer"
             if path is not None and missing[0] in generation.imported:
-                words = f"its setup() had not returned on rank {missing[0]} after {_START_SECONDS:.0f} s"
-                raise PathUnusable("setup", words)
+                raise PathUnusable("setup", f"its setup() had not returned on rank {missing[0]} {late}")
             if path is not None:
-                raise PathUnusable("import", f"rank {missing[0]} was still importing it after {_START_SECONDS:.0f} s")
+                raise PathUnusable("import", f"rank {missing[0]} was still importing it {late}")
             raise RanksUnavailable(f"rank {missing} was not ready within {_START_SECONDS:.0f} s")
         self.check()
         if generation.problems:

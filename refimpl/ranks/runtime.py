@@ -25,6 +25,7 @@ from refimpl.ranks import backend as backends
 from refimpl.ranks.generations import Generation, Generations, RanksUnavailable, Spec
 from refimpl.ranks.hub import Event, Hub, Peer, wait_for
 from refimpl.ranks.launch import Launch, start_supervisor
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.outcome import RankOutcome, Run, Stuck, from_wire, never_answers
 from refimpl.ranks.wire import Frame
 
@@ -38,13 +39,20 @@ class Ranks:
     """All ranks of a run. Use as a context manager, or call `open` and `close`."""
 
     def __init__(
-        self, launch: Launch | None = None, backend: str = "auto", limit: float = 10.0, engine: str | None = None
+        self,
+        launch: Launch | None = None,
+        backend: str = "auto",
+        limit: float = Limits.case,
+        engine: str | None = None,
+        setup_limit: float = Limits.setup,
     ) -> None:
-        """``engine``: a live engine that the fork servers import before they fork, see `refimpl.engines`."""
+        """``limit``, ``setup_limit``: see `refimpl.ranks.limits`. ``engine``: a live engine that the fork servers
+        import before they fork, see `refimpl.engines`."""
         self._launch = launch or Launch()
         self._engine = engine
         self._wanted_backend = backend
         self.limit = limit
+        self._setup_limit = setup_limit
         self._supervisors: list[Peer] = []
         self._generations: Generations | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +111,7 @@ class Ranks:
                 return f"file:{os.path.join(self._folder or '', f'generation-{number}')}"
             return f"{self._launch.store_address}|argmax_parity/generation/{number}"
 
-        self._generations = Generations(self._hub, self._supervisors, self.backend, one_host, store)
+        self._generations = Generations(self._hub, self._supervisors, self.backend, one_host, store, self._setup_limit)
 
     def close(self, status: int) -> None:
         """Say farewell with the run's status: other launched processes end with it. Returns when all ranks are gone.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from refimpl.contract import UnsupportedInput
+from refimpl.ranks import subnormals
 from refimpl.ranks.answers import Answer
 from refimpl.ranks.counting import CollectiveCounter
 from refimpl.topk.full_gather_topk import full_gather_topk
@@ -41,7 +42,8 @@ def _run(executor: Executor, order: dict[str, Any], arrays: list[np.ndarray]) ->
         outcome: dict[str, Any] = {}
         outcomes.append(outcome)
         try:
-            reference = full_gather_topk(given, shard, executor.reference_group, k, d2t)
+            with subnormals.kept():
+                reference = full_gather_topk(given, shard, executor.reference_group, k, d2t)
             outcome["reference"] = len(results)
             results.append(_as_words(reference))
         except UnsupportedInput:

@@ -8,9 +8,10 @@ from typing import Any
 from refimpl import loading
 from refimpl.case import Case, CaseError
 from refimpl.ranks.generations import PathUnusable, RanksUnavailable
+from refimpl.ranks.limits import Limits
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
-from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not
+from refimpl.replay import FIXED, REPEATS, STILL_FAILS, could_not, ranks_for
 from refimpl.topk.case import TopKCase, run
 from refimpl.topk.judge import KINDS, TopKFinding, TopKJudgement, judge
 from refimpl.verdict import traffic
@@ -18,7 +19,7 @@ from refimpl.verdict.judge import describe
 from refimpl.verdict.kinds import Kind
 
 
-def replay_topk_case(file: Path, *, path: str | None, backend: str | None, limit: float) -> int:
+def replay_topk_case(file: Path, *, path: str | None, backend: str | None, limits: Limits) -> int:
     """Print ``fixed``, ``still fails`` or ``could not run`` and return 0, 1 or 4."""
     try:
         case, note = TopKCase.load(file)
@@ -32,7 +33,7 @@ def replay_topk_case(file: Path, *, path: str | None, backend: str | None, limit
         return could_not(f"{file}: {wrong}")
     name = f"top-k path {path} on tp {case.tp_size}"
     try:
-        with Ranks(backend=backend or note.get("backend") or "auto", limit=limit) as ranks:
+        with ranks_for(note, backend, limits) as ranks:
             outcome, verdict = _run(ranks, case, path, note)
             for _ in range(REPEATS - 1):  # what depends on chance rarely shows at once
                 if not verdict.findings:
