@@ -24,6 +24,7 @@ from refimpl.vocab.d2t import check_table, targets
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/case/1"
+REPORT_FORMAT = "argmax-parity/counterexample/1"  # of a report's file, in which a case of any kind lies
 # What a file may ask of a machine before anything is allocated or started; a real case is far below both.
 _MOST_CELLS = 1 << 31
 _MOST_JSON_BYTES = 1 << 26
@@ -80,6 +81,29 @@ def file_holds(path: Path, name: str) -> bool:
             return name in (file.metadata() or {})
     except (OSError, ValueError, TypeError, RecursionError, SafetensorError):
         return False
+
+
+def check_format(found: Any, known: str) -> None:
+    """Raises CaseError where a file is of a format that this release does not read."""
+    if found != known:
+        raise CaseError(f"its format is {found!r}, this release reads {known!r}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; one that lies beside a case must be of the format of reports. Raises CaseError."""
+    document = json.loads(path.read_text())
+    if not isinstance(document, dict):
+        raise CaseError("it holds no JSON object")
+    if any(name in document for name in ("case", "head_case", "draft_case", "engine_case", "topk_case")):
+        check_format(document.get("format", REPORT_FORMAT), REPORT_FORMAT)
+    return document
+
+
+def read_note(file: Any) -> dict[str, Any]:
+    """What a safetensors file says beside its arrays. Raises CaseError as `read_json`."""
+    note = dict(file.metadata() or {})
+    check_format(note.get("format", REPORT_FORMAT), REPORT_FORMAT)
+    return note
 
 
 def header_apart(whole: bytes) -> list[bytes]:
@@ -225,8 +249,7 @@ class Case:
     def from_json(cls, document: Any) -> Case:
         """Raises CaseError."""
         try:
-            if document["format"] != FORMAT:
-                raise CaseError(f"its format is {document['format']!r}, this release reads {FORMAT!r}")
+            check_format(document["format"], FORMAT)
             calls = []
             for entry in document["calls"]:
                 layout, dtype, padding, shape = _read_head(entry)
@@ -285,13 +308,12 @@ class Case:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
         with reading(path):
             if path.suffix == ".json":
-                document = json.loads(path.read_text())
-                if not isinstance(document, dict):
-                    raise CaseError("it holds no JSON object")
+                document = read_json(path)
                 return cls.from_json(document.get("case", document)), document
             with safe_open(str(path), framework="numpy") as file:
-                note = dict(file.metadata() or {})
+                note = read_note(file)
                 head = json.loads(note.pop("case"))
+                check_format(head["format"], FORMAT)
                 names = set(file.keys())
                 calls = []
                 for index, entry in enumerate(head["calls"]):

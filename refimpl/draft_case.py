@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from refimpl.case import CaseError, file_holds, header_apart, reading
+from refimpl.case import CaseError, check_format, file_holds, header_apart, read_json, read_note, reading
 from refimpl.head_case import HeadRef
 from refimpl.ranks.outcome import Run
 from refimpl.vocab.layouts import Layout
@@ -79,8 +79,7 @@ class DraftCase:
     def from_json(cls, document: Any) -> DraftCase:
         """Raises CaseError."""
         try:
-            if document["format"] != FORMAT:
-                raise CaseError(f"format is {document['format']!r}, this version reads {FORMAT!r}")
+            check_format(document["format"], FORMAT)
             most = document["most_bytes"]
             bounds = tuple((int(start), int(end)) for start, end in document["bounds"])
             return cls(
@@ -107,10 +106,10 @@ class DraftCase:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
         with reading(path):
             if path.suffix == ".json":
-                document = json.loads(path.read_text())
+                document = read_json(path)
                 return cls.from_json(document["draft_case"]), document
             with safe_open(str(path), framework="numpy") as file:
-                note = dict(file.metadata() or {})
+                note = read_note(file)
                 return cls.from_json(json.loads(note.pop("draft_case"))), note
 
 

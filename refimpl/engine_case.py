@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, file_holds, header_apart, json_value, reading
+from refimpl.case import CaseError, check_format, file_holds, header_apart, json_value, read_json, read_note, reading
 from refimpl.vocab.d2t import check_table
 from refimpl.vocab.layouts import Layout, padded_layout
 
@@ -254,11 +254,12 @@ class EngineCase:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
         with reading(path):
             if path.suffix == ".json":
-                document = json.loads(path.read_text())
+                document = read_json(path)
                 return cls.from_json(document["engine_case"]), document
             with safe_open(str(path), framework="numpy") as file:
-                note = dict(file.metadata() or {})
+                note = read_note(file)
                 head = json.loads(note.pop("engine_case"))
+                check_format(head["format"], FORMAT)
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 options = EngineOptions(**head["options"])
                 return cls(str(head["engine"]), int(head["tp_size"]), options, **arrays), note
@@ -267,8 +268,7 @@ class EngineCase:
     def from_json(cls, document: Any) -> EngineCase:
         """Raises CaseError."""
         try:
-            if document["format"] != FORMAT:
-                raise CaseError(f"format is {document['format']!r}, this version reads {FORMAT!r}")
+            check_format(document["format"], FORMAT)
             options = EngineOptions(**document["options"])
             if options.dtype not in bits.DTYPES:
                 raise CaseError(f"dtype {options.dtype!r} is none of {', '.join(bits.DTYPES)}")

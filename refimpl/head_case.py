@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from refimpl import bits
-from refimpl.case import CaseError, file_holds, header_apart, json_value, reading
+from refimpl.case import CaseError, check_format, file_holds, header_apart, json_value, read_json, read_note, reading
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/head-case/1"
@@ -101,8 +101,7 @@ class HeadCase:
     def from_json(cls, document: Any) -> HeadCase:
         """Raises CaseError."""
         try:
-            if document["format"] != FORMAT:
-                raise CaseError(f"format is {document['format']!r}, this version reads {FORMAT!r}")
+            check_format(document["format"], FORMAT)
             dtype, size = str(document["dtype"]), int(document["hidden_size"])
             if dtype not in bits.DTYPES:
                 raise CaseError(f"dtype {dtype!r} is none of {', '.join(bits.DTYPES)}")
@@ -143,11 +142,12 @@ class HeadCase:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
         with reading(path):
             if path.suffix == ".json":
-                document = json.loads(path.read_text())
+                document = read_json(path)
                 return cls.from_json(document["head_case"]), document
             with safe_open(str(path), framework="numpy") as file:
-                note = dict(file.metadata() or {})
+                note = read_note(file)
                 head = json.loads(note.pop("head_case"))
+                check_format(head["format"], FORMAT)
                 return cls._from_head(head, file.get_tensor("hidden_states")), note
 
 

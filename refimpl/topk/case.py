@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from refimpl import loading
-from refimpl.case import Call, Case, CaseError, file_holds, reading
+from refimpl.case import Call, Case, CaseError, check_format, file_holds, read_json, reading
 from refimpl.ranks.generations import Spec
 from refimpl.ranks.outcome import Run
 from refimpl.ranks.runtime import Ranks
@@ -76,8 +76,7 @@ class TopKCase:
 
     @classmethod
     def _with_ks(cls, plain: Case, head: Any) -> TopKCase:
-        if head["format"] != FORMAT:
-            raise CaseError(f"its format is {head['format']!r}, this release reads {FORMAT!r}")
+        check_format(head["format"], FORMAT)
         ks = head["k"]
         if not isinstance(ks, list) or len(ks) != len(plain.calls):
             raise CaseError(f"k is {ks!r}, it must be a list of one number for each of {len(plain.calls)} call(s)")
@@ -98,7 +97,7 @@ class TopKCase:
         """The case in a JSON or safetensors file and what was noted beside it. Raises CaseError."""
         with reading(path):
             if path.suffix == ".json":
-                document = json.loads(path.read_text())
+                document = read_json(path)
                 return cls.from_json(document["topk_case"]), document
             plain, note = Case.load(path)
             return cls._with_ks(plain, json.loads(note.pop("topk_case"))), note

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from refimpl import bits
+from refimpl.case import REPORT_FORMAT
 from refimpl.engine_case import EngineCase
 from refimpl.topk.case import TopKCall
 from refimpl.topk.judge import ENTRY_KINDS, KINDS, decoded
@@ -21,7 +22,6 @@ from refimpl.verdict.judge import describe
 from refimpl.verdict.kinds import DESCRIPTIONS, Kind
 from refimpl.verdict.reduce import Counterexample
 
-FORMAT = "argmax-parity/counterexample/1"
 _JSON_VALUES = 20_000
 _WIDTH = 100
 # What a kind says of a live engine's top-k, where its usual words are those of an argmax.
@@ -72,7 +72,7 @@ def write_case(counterexample: TopKCounterexample, folder: Path, *, property_id:
     """
     case, finding = counterexample.case, counterexample.finding
     note = {
-        "format": FORMAT,
+        "format": REPORT_FORMAT,
         "property": property_id,
         "kind": finding.kind,
         "path": path,

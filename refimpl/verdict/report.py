@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refimpl import bits
-from refimpl.case import Call, Case
+from refimpl.case import REPORT_FORMAT, Call, Case
 from refimpl.draft_case import DraftCase
 from refimpl.engine_case import EngineCase
 from refimpl.head_case import HeadCase
@@ -23,8 +23,6 @@ from refimpl.verdict.kinds import DESCRIPTIONS, Kind
 from refimpl.verdict.obligations import BEYOND_OBLIGATIONS, BY_KIND, OBLIGATIONS
 from refimpl.verdict.reduce import Counterexample
 from refimpl.vocab import d2t as tables
-
-FORMAT = "argmax-parity/counterexample/1"
 
 _WIDTH = 100
 _TABLE_LINES = 16
@@ -158,7 +156,7 @@ def _digest(counterexample: Counterexample, path: str) -> str:
 
 def _note(counterexample: Counterexample, property_id: str, path: str, backend: str) -> dict[str, str]:
     return {
-        "format": FORMAT,
+        "format": REPORT_FORMAT,
         "property": property_id,
         "kind": counterexample.kind.value,
         "identity": counterexample.identity,
