@@ -1,7 +1,10 @@
 """Hidden states of three dimensions: torchrun --nproc-per-node 2 three_dimensional.py"""
 
 import os
+import sys
 
+if "TORCHELASTIC_RUN_ID" not in os.environ:
+    sys.exit(__doc__)
 run_id = os.environ["TORCHELASTIC_RUN_ID"] + os.environ["MASTER_PORT"]
 os.environ.update(VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1", VLLM_DIST_IDENT=f"finding-{run_id}")
 

@@ -1,7 +1,10 @@
 """Four ids, two a shard, and a k of 3: torchrun --nproc-per-node 2 topk_beyond_shard.py"""
 
 import os
+import sys
 
+if "TORCHELASTIC_RUN_ID" not in os.environ:
+    sys.exit(__doc__)
 run_id = os.environ["TORCHELASTIC_RUN_ID"] + os.environ["MASTER_PORT"]
 os.environ.update(VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1", VLLM_DIST_IDENT=f"finding-{run_id}")
 

@@ -81,6 +81,10 @@ class _NotReady(Exception):
         self.stage = stage
 
 
+class CannotBeCaptured(Exception):
+    """A path cannot be recorded in a CUDA graph; nothing that happens once it is replayed is called so."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Captured:
     """A CUDA graph of the path, with the input it reads and the result it writes."""
@@ -283,8 +287,11 @@ class Executor:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # NCCL's own threads call into CUDA meanwhile, which the default mode forbids.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            tokens = self.run_path(local_logits, shard, d2t)
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                tokens = self.run_path(local_logits, shard, d2t)
+        except Exception as error:
+            raise CannotBeCaptured(f"{type(error).__name__}: {error}") from error
         return _Captured(graph, local_logits, d2t, tokens)
 
     def one_call(
