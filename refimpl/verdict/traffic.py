@@ -5,8 +5,15 @@ Works on runs made with ``count=True``. It needs several calls of one path, of d
 
 from __future__ import annotations
 
-from refimpl.case import Case
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import numpy as np
+
+from refimpl import bits
+from refimpl.case import Call, Case
 from refimpl.ranks.outcome import Run
+from refimpl.vocab.layouts import even_layout
 
 # A path may round what it sends up to whole blocks.
 SLACK = 2
@@ -31,6 +38,42 @@ def traffic(run: Run) -> list[tuple[int, int]]:
 def growth_over_shapes(case: Case, run: Run) -> str | None:
     """What is wrong with the growth over the calls of one case, or None. Raises Uncountable."""
     return growth([(call.batch, call.layout.vocab_size) for call in case.calls], traffic(run))
+
+
+def plainest(case: Case, run: Run, ask: Callable[[Case], Run | None]) -> tuple[Case, Run, str]:
+    """The smallest case found whose growth is wrong as well, with its run: two calls of zeros of a few ids, if they
+    show it; two of the case's own; or the whole.
+
+    ``ask``: a run that counts, None where the ranks do not come through. Raises Uncountable, and ValueError where
+    nothing is wrong with the growth of ``case``.
+    """
+    for smaller in _smaller(case, run):
+        counted = ask(smaller)
+        if counted is not None:
+            wrong = growth_over_shapes(smaller, counted)
+            if wrong:
+                return smaller, counted, wrong
+    wrong = growth_over_shapes(case, run)
+    if wrong is None:
+        raise ValueError("nothing is wrong with the growth of this case")
+    return case, run, wrong
+
+
+def _smaller(case: Case, run: Run) -> Iterator[Case]:
+    dtype, tp_size = case.calls[0].dtype, case.tp_size
+    few, twice = 2 * tp_size, 4 * tp_size
+    for shapes in (((1, few), (1, twice)), ((2, few), (2, twice)), ((1, few), (2, few))):
+        zeros = [np.zeros((batch, size), bits.STORAGE[dtype]) for batch, size in shapes]
+        yield Case(tuple(Call(even_layout(rows.shape[1], tp_size), dtype, rows) for rows in zeros), case.bystanders)
+    sent = traffic(run)
+    for pair in sorted(combinations(range(len(case.calls)), 2), key=lambda pair: sum(_size(case, i) for i in pair)):
+        calls = tuple(case.calls[index] for index in pair)
+        if growth([(call.batch, call.layout.vocab_size) for call in calls], [sent[index] for index in pair]):
+            yield Case(calls, case.bystanders)
+
+
+def _size(case: Case, index: int) -> int:
+    return case.calls[index].logits.size
 
 
 def growth(shapes: list[tuple[int, int]], sent: list[tuple[int, int]]) -> str | None:

@@ -8,8 +8,6 @@ from refimpl.paths.collectives import all_gather
 from refimpl.verdict.kinds import Kind
 from tests.mutants import mutant, parts
 
-SHAPES = "growth shows only over calls of several shapes"
-
 
 def _full_gather(local_logits, shard, group, d2t):
     shards = all_gather(local_logits, group)
@@ -17,13 +15,13 @@ def _full_gather(local_logits, shard, group, d2t):
     return parts.to_targets(row.argmax(dim=1), d2t)
 
 
-@mutant(kinds={Kind.COMMUNICATION}, seen="vLLM #40612 (a fast path that quietly fell back)", small=SHAPES)
+@mutant(kinds={Kind.COMMUNICATION}, seen="vLLM #40612 (a fast path that quietly fell back)")
 def gathers_everything(local_logits, shard, group, d2t=None):
     """Every rank's whole shard is gathered."""
     return _full_gather(local_logits, shard, group, d2t)
 
 
-@mutant(kinds={Kind.COMMUNICATION}, seen="SGLang #25426 (row-count gate)", small=SHAPES)
+@mutant(kinds={Kind.COMMUNICATION}, seen="SGLang #25426 (row-count gate)")
 def gathers_everything_for_a_batch_of_one(local_logits, shard, group, d2t=None):
     """A batch of one takes the full gather, larger ones the local reduction."""
     if local_logits.shape[0] == 1:
@@ -31,7 +29,7 @@ def gathers_everything_for_a_batch_of_one(local_logits, shard, group, d2t=None):
     return parts.finish(*parts.shard_winner(local_logits, shard), group, d2t)
 
 
-@mutant(kinds={Kind.COMMUNICATION}, seen="reasoned", also={Kind.HANG}, small=SHAPES)
+@mutant(kinds={Kind.COMMUNICATION}, seen="reasoned", also={Kind.HANG})
 def one_exchange_a_row(local_logits, shard, group, d2t=None):
     """Every row has its own collectives: their number grows with the batch."""
     value, index = parts.shard_winner(local_logits, shard)
@@ -41,7 +39,7 @@ def one_exchange_a_row(local_logits, shard, group, d2t=None):
     return tokens
 
 
-@mutant(kinds={Kind.COMMUNICATION}, seen="reasoned", also={Kind.HANG}, small=SHAPES)
+@mutant(kinds={Kind.COMMUNICATION}, seen="reasoned", also={Kind.HANG})
 def one_candidate_a_column(local_logits, shard, group, d2t=None):
     """The shard is handed over in blocks of 2 columns, one candidate each: what travels grows with the vocabulary."""
     width = max(end - start for start, end in shard.bounds)
