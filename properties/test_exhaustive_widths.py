@@ -17,9 +17,9 @@ def test_every_column_and_block_edge(check: Checker) -> None:
     full = columns.widths(check.tp_size, nightly())
     words = ", ".join(f"{width:,}" for width in full)
     rest = [width for width in columns.WIDTHS if width not in full]
-    more = (
-        f"; of {len(rest)} widths up to {rest[-1]:,} ties around the greatest blocks, in one dtype each" if rest else ""
-    )
+    blocks = "every block edge" if nightly() else "the greatest blocks"
+    dtypes = "in each dtype" if columns.ties_in_each_dtype(check.tp_size, nightly()) else "in one dtype each"
+    more = f"; of {len(rest)} widths up to {rest[-1]:,} ties around {blocks}, {dtypes}" if rest else ""
     check.proved(
         "O1",
         "widths",

@@ -94,12 +94,17 @@ def widths(tp_size: int, nightly: bool) -> tuple[int, ...]:
     return tuple(width for width in WIDTHS if width <= widest)
 
 
+def ties_in_each_dtype(tp_size: int, nightly: bool) -> bool:
+    """Whether ties of the wider shards are run in each dtype, or in one dtype a width."""
+    return nightly and tp_size <= 2
+
+
 def of_widths(tp_size: int, nightly: bool) -> Iterator[Batch]:
     """Every column of a shard once and ties around block edges. The shard is the last rank's, in the nightly the
-    first's too; at widths of which not every column wins ties alone are run, in one dtype each."""
+    first's too; at widths of which not every column wins ties alone are run."""
     for place, width in enumerate(WIDTHS):
         every = width in widths(tp_size, nightly)
-        for dtype in bits.DTYPES if every else (bits.DTYPES[place % len(bits.DTYPES)],):
+        for dtype in bits.DTYPES if every or ties_in_each_dtype(tp_size, nightly) else bits.DTYPES[place % 3 :][:1]:
             for rank in {0, tp_size - 1} if nightly else {tp_size - 1}:
                 layout = on_one_rank(width, tp_size, rank)
                 label = f"width {width} {tp_size} {dtype} {rank} {nightly}"
