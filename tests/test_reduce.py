@@ -274,6 +274,35 @@ def slow_path(local_logits, shard, group, d2t=None):  # type: ignore[no-untyped-
     return gather_pairs(local_logits, shard, group, d2t)
 
 
+# -- paths that refuse some of what the reducer asks ------------------------------------------------------
+
+REFUSING = """
+from refimpl.contract import UnsupportedInput
+from tests.mutants.ties import last_rank_wins_ties
+
+def padding(local_logits, shard, group, d2t=None):
+    if any(end - start < shard.padded_size for start, end in shard.bounds):
+        raise UnsupportedInput("no padding")
+    return last_rank_wins_ties(local_logits, shard, group, d2t)
+"""
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("paths") / "refusing.py"
+    file.write_text(REFUSING)
+    return str(file)
+
+
+def test_calls_after_a_refusal_have_no_outcome(ranks: Ranks, refusing: str) -> None:
+    """Also where the reducer asks for more rows by itself."""
+    plain, refused = random_call(EVEN), random_call(UNEVEN)
+    for calls in ((plain,), (plain, refused, plain)):
+        found = reduced(ranks, f"{refusing}:padding", Case(calls))
+        assert found.kind is Kind.WRONG_TIE and size(found) == [(1, 2)]
+        assert found.why == "the last rank wins a tie across ranks"
+
+
 # -- explanations, without ranks --------------------------------------------------------------------
 
 

@@ -189,7 +189,8 @@ def _best(offered: np.ndarray, ids: np.ndarray, *, last: bool = False) -> np.nda
 
 
 def _rows(observation: Observation, index: int, chosen: np.ndarray | None = None) -> _Rows | None:
-    tokens = [rank.calls[index].tokens for rank in observation.run.ranks]
+    # Ranks stop at a call that they refuse; those after it have no outcome.
+    tokens = [rank.calls[index].tokens if len(rank.calls) > index else None for rank in observation.run.ranks]
     if any(answer is None for answer in tokens):
         return None
     observed = np.stack(tokens)  # type: ignore[arg-type]
