@@ -284,6 +284,11 @@ def padding(local_logits, shard, group, d2t=None):
     if any(end - start < shard.padded_size for start, end in shard.bounds):
         raise UnsupportedInput("no padding")
     return last_rank_wins_ties(local_logits, shard, group, d2t)
+
+def single_rows(local_logits, shard, group, d2t=None):
+    if len(local_logits) == 1:
+        raise UnsupportedInput("no batch of one")
+    return last_rank_wins_ties(local_logits, shard, group, d2t)
 """
 
 
@@ -301,6 +306,12 @@ def test_calls_after_a_refusal_have_no_outcome(ranks: Ranks, refusing: str) -> N
         found = reduced(ranks, f"{refusing}:padding", Case(calls))
         assert found.kind is Kind.WRONG_TIE and size(found) == [(1, 2)]
         assert found.why == "the last rank wins a tie across ranks"
+
+
+def test_a_row_that_is_refused_alone_is_not_right_alone(ranks: Ranks, refusing: str) -> None:
+    found = reduced(ranks, f"{refusing}:single_rows", Case((random_call(EVEN),)))
+    assert found.kind is Kind.WRONG_TIE and not found.notes
+    assert size(found) == [(2, 2)]
 
 
 # -- explanations, without ranks --------------------------------------------------------------------

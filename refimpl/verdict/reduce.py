@@ -655,7 +655,7 @@ def _dependence(search: _Search) -> Counterexample | None:
     row = finding.rows[0]
     alone = Case((case.calls[finding.call].rows([row]),), case.bystanders)
     _, judgement = search.ask(alone, fresh=True)
-    if judgement.findings:
+    if judgement.findings or judgement.refused is not None:
         return None
     note = f"row {row} of call {finding.call + 1} alone, on fresh ranks, is right"
     return _counterexample(search, Kind.ROW_DEPENDENCE, notes=(note,))
