@@ -11,7 +11,7 @@ import pytest
 
 from refimpl import bits
 from refimpl.case import Call, Case
-from refimpl.ranks.outcome import CallOutcome, RankOutcome, Run
+from refimpl.ranks.outcome import CallOutcome, RankOutcome, Run, Stuck
 from refimpl.ranks.runtime import Ranks
 from refimpl.verdict import reduce
 from refimpl.verdict.explain import Observation, explain, explanation
@@ -263,6 +263,33 @@ def test_a_wait_that_comes_through_in_the_end_is_no_failure(ranks: Ranks) -> Non
     assert finding.kind is Kind.HANG
     found = reduce_failure(ranks, "tests.test_reduce:slow_path", case, finding)
     assert not found.confirmed
+
+
+RAISED_ONCE = """
+import pathlib
+from refimpl.paths.gather_pairs import gather_pairs
+
+def raised_once(local_logits, shard, group, d2t=None):
+    seen = pathlib.Path({seen!r})
+    tokens = gather_pairs(local_logits, shard, group, d2t)
+    if shard.tp_rank == 1 and not seen.exists():
+        seen.touch()
+        raise RuntimeError("once")
+    return tokens
+"""
+
+
+def test_an_error_that_does_not_come_again_is_no_late_reference(ranks: Ranks, tmp_path: Path) -> None:
+    """The other rank waits in the reference of the next call: for one that has left, and is not coming."""
+    (tmp_path / "once.py").write_text(RAISED_ONCE.format(seen=str(tmp_path / "seen")))
+    path, case = f"{tmp_path / 'once.py'}:raised_once", Case((random_call(EVEN, 2), random_call(EVEN, 2)))
+    run = ranks.run(case, path)
+    (finding,) = judge(case, run).findings
+    assert finding.kind is Kind.RAISED_ON_SOME_RANKS
+    assert [isinstance(rank.end, Stuck) and rank.end.in_reference for rank in run.ranks] == [True, False]
+    found = reduce_failure(ranks, path, case, finding, observed=run)
+    assert found.confirmed and found.kind is Kind.NONDETERMINISTIC
+    assert "RuntimeError: once" in found.answers[0]
 
 
 def slow_path(local_logits, shard, group, d2t=None):  # type: ignore[no-untyped-def]  # runs on the ranks

@@ -116,7 +116,7 @@ def reduce_failure(
         search.seen.append(Observation(case, run, tie_rule))
         again = search.same(case, judgement)
         if again is None:
-            counterexample = _not_again(search, run, hangs, observed, earlier)
+            counterexample = _not_again(search, run, judgement, hangs, observed, earlier)
         else:
             search.run, search.finding = run, again
             _cut_down(search, budget_seconds)
@@ -693,20 +693,28 @@ def _table_at_work(search: _Search) -> Counterexample | None:
 
 
 def _not_again(
-    search: _Search, run: Run, confirmed_hangs: set[str], observed: Run | None, earlier: Sequence[Case]
+    search: _Search,
+    run: Run,
+    judgement: Judgement,
+    confirmed_hangs: set[str],
+    observed: Run | None,
+    earlier: Sequence[Case],
 ) -> Counterexample:
-    """The whole case came through on fresh ranks: does it fail after the earlier ones, or if it is repeated?"""
+    """On fresh ranks the whole case ended otherwise: does it fail after the earlier ones, or if it is repeated?"""
     wanted, case = search.wanted, search.case
     search.run = run
     if wanted.kind is Kind.HANG and (observed is None or observed.limit < search.ranks.limit):
         return _counterexample(search, confirmed=False)
-    if observed is not None and any(isinstance(rank.end, Stuck) and rank.end.in_reference for rank in observed.ranks):
+    ends = () if observed is None else [rank.end for rank in observed.ranks]
+    # An error that one rank had by chance leaves the others in the reference of the next call as well.
+    may_be_late = wanted.kind is Kind.HANG or bool(judgement.findings) or judgement.refused is not None
+    if may_be_late and any(isinstance(end, Stuck) and end.in_reference for end in ends):
         return _counterexample(search, confirmed=False)  # ours was late, on a busy machine; the path was not
     before = [call for other in earlier if other.tp_size == case.tp_size for call in other.calls]
     if before:
         history = replace(case, calls=(*before, *case.calls))
-        after_them, judgement = search.ask(history, fresh=True, limit=search.ranks.limit)
-        found = search.same(history, judgement)
+        after_them, judged = search.ask(history, fresh=True, limit=search.ranks.limit)
+        found = search.same(history, judged)
         if found is not None:
             search.seen.append(Observation(history, after_them, search.tie_rule))
             search.start_over(history, after_them, found)
