@@ -176,7 +176,7 @@ class Checker:
         judgement = self._judge(case, run, tie_rule)
         tally = self._session.tally(self.path, self.tp_size)
         if judgement.holds and judgement.refused is None and (tally.cases + 1) % _REPEAT_EVERY == 0:
-            self._repeat(case, run, judgement, tally, tie_rule)
+            run = self._repeat(case, run, judgement, tally, tie_rule)
         return self._conclude(case, run, judgement, tie_rule)
 
     def known(
@@ -383,19 +383,21 @@ class Checker:
                     return rest, again, findings
         return case, run, judgement.findings
 
-    def _repeat(self, case: Case, run: Run, judgement: Judgement, tally: PathTally, tie_rule: str) -> None:
+    def _repeat(self, case: Case, run: Run, judgement: Judgement, tally: PathTally, tie_rule: str) -> Run:
+        """Run a case that held once more; the second run, which is what the judgement is of from here on."""
         again = self.run(case)
         tally.repeated += 1
         judgement.findings.extend(self._judge(case, again, tie_rule).findings)
-        for index in range(len(case.calls)):
-            first, second = run.ranks[0].calls[index], again.ranks[0].calls[index] if again.ranks[0].calls else None
-            if second is None or first.tokens is None or second.tokens is None:
+        # The second may have ended earlier.
+        for index, (first, second) in enumerate(zip(run.ranks[0].calls, again.ranks[0].calls, strict=False)):
+            if first.tokens is None or second.tokens is None:
                 continue
             rows = np.flatnonzero(first.tokens != second.tokens)
             if len(rows):
                 message = f"row {rows[0]}: {first.tokens[rows[0]]}, run again {second.tokens[rows[0]]}"
                 kind = Kind.NONDETERMINISTIC
                 judgement.findings.append(Finding(kind, kind.value, index, message, tuple(int(r) for r in rows)))
+        return again
 
     def _reduce(self, case: Case, run: Run, findings: list[Finding], tie_rule: str) -> Failure | None:
         found: dict[str, Counterexample] = {}
