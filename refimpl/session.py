@@ -320,7 +320,8 @@ class Checker:
             tally.refused += 1
             tally.refusals[judgement.refused] += 1
         if judgement.holds:
-            if sum(call.logits.size for call in case.calls) <= _REMEMBERED_VALUES:
+            # Run before another one in one go, a refused case would end that run.
+            if judgement.refused is None and sum(call.logits.size for call in case.calls) <= _REMEMBERED_VALUES:
                 self._earlier.append(case)
             tally.rows.add(judgement.tally)
             self.compared += judgement.tally.calls

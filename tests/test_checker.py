@@ -75,3 +75,15 @@ def test_a_case_that_fails_when_it_is_run_again(session: Session, monkeypatch: p
         check(session, "raises_at_its_fifth_call")(Case((call(2), call(3), call(4))))
     assert failure.value.kind is Kind.RAISED
     assert [rank.calls[-1].status for rank in observed[0].ranks] == ["raised", "raised"]
+
+
+def test_what_ran_before_is_found_past_a_case_that_was_refused(session: Session) -> None:
+    """In one run, ranks stop at a refusal: a refused case among those before would hide all after it."""
+    checker = check(session, "wrong_after_three_rows")
+    assert checker(Case((call(3),))).holds
+    assert checker(Case((call(2, np.zeros(8, np.int64)),))).refused == "no table"
+    with pytest.raises(Failure) as failure:
+        checker(Case((call(7),)))
+    (found,) = failure.value.counterexamples
+    assert found.kind is Kind.ROW_DEPENDENCE
+    assert [call.batch for call in found.case.calls] == [3, 7]
