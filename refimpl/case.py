@@ -280,13 +280,13 @@ class Case:
             for name, given in (("logits", call.logits), ("d2t", call.d2t)):
                 if given is None:
                     continue
-                if id(given) in written:
-                    calls[index] |= {name: written[id(given)], "slides": base_of_sliding(given) is not None}
-                    continue
-                written[id(given)] = f"{index}.{name}"
                 base = base_of_sliding(given)
                 if base is not None:
                     calls[index]["slides"] = True
+                if id(given) in written:
+                    calls[index][name] = written[id(given)]
+                    continue
+                written[id(given)] = f"{index}.{name}"
                 array = np.ascontiguousarray(given if base is None else base)
                 dtype = _SAFETENSORS_DTYPES[array.dtype.name]
                 span = [offset, offset + array.nbytes]
