@@ -535,3 +535,16 @@ def test_the_journal_keeps_a_line_a_case(tmp_path: Path) -> None:
     assert lines[0]["outcome"] == "holds"
     assert lines[1]["outcome"] == "fails" and lines[1]["digest"] == case.digest
     assert not (journal.folder / "running.safetensors").exists()
+
+
+def test_only_runs_that_have_ended_make_room_for_new_ones(tmp_path: Path) -> None:
+    """Of many pytest-xdist workers each has a folder, all of them at once."""
+    from refimpl.ranks.journal import Journal
+
+    ended = tmp_path / "runs" / f"20200101T000000-{2**22 + 1}-main"  # no process has so high a number
+    ended.mkdir(parents=True)
+    workers = [Journal(tmp_path, f"gw{number}") for number in range(24)]
+    assert not ended.exists()
+    for worker in workers:
+        assert worker.folder.is_dir()
+        worker.close(0)

@@ -50,7 +50,8 @@ class Journal:
         self._under_way = False
         self.interrupted: Path | None = None  # the file of the case that an interrupted run was at, once it is closed
         for old in sorted(runs.iterdir())[:-_KEPT_RUNS]:
-            shutil.rmtree(old, ignore_errors=True)
+            if not _is_running(old):  # as all the workers of one pytest-xdist run are
+                shutil.rmtree(old, ignore_errors=True)
 
     def begin(self, case: Recorded, note: dict[str, str]) -> None:
         """Put the case in the place of the one before: in the same file, whose pages the system then need not free.
@@ -87,3 +88,9 @@ class Journal:
             self.interrupted = self._running
         else:
             self._running.unlink(missing_ok=True)
+
+
+def _is_running(folder: Path) -> bool:
+    """Whether there is a process of the number that the run of a folder had."""
+    _, number, *_ = [*folder.name.split("-"), "none"]
+    return Path("/proc", number).exists()
