@@ -55,7 +55,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     if "check" in metafunc.fixturenames:
         run = metafunc.config.stash.get(RUN, None)
         # Without a run ids are only listed: those that a run with these options would have.
-        paths = run.paths if run else metafunc.config.getoption("--path") or loading.SHIPPED_PATHS
+        paths = run.paths if run else loading.expand(metafunc.config.getoption("--path") or ("own",))
         sizes = run.tp_sizes if run else parse_tp(metafunc.config.getoption("--tp"), Launch.from_environment())
         targets = [CheckTarget(path, size) for path in paths for size in sizes]
         metafunc.parametrize("check", targets, ids=str, indirect=True)

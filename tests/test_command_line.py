@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from refimpl import loading
 from refimpl.case import Case
 from refimpl.options import FILE_OPTIONS, refuse_empty
 from tests.processes import processes_with, wait_until_gone
@@ -218,6 +219,9 @@ def test_ids_are_listed_for_the_paths_and_sizes_asked_for() -> None:
     ids = [line for line in listed.stdout.splitlines() if "::" in line]
     assert listed.returncode == 0 and ids
     assert {name.rpartition("[")[2] for name in ids} == {"some.module:mine-tp2]", "some.module:mine-tp3]"}
+    listed = pytest_run(QUICK, "--collect-only", "-q", "--path=own")  # a group word, as in a run
+    ids = [line for line in listed.stdout.splitlines() if "::" in line]
+    assert {name.rpartition("[")[2] for name in ids} == {f"{path}-tp2]" for path in loading.SHIPPED_PATHS}
 
 
 def test_two_agents_on_one_machine_green_and_red() -> None:
