@@ -97,6 +97,21 @@ FAULTY_PATHS = textwrap.dedent(
         child = subprocess.Popen(["sh", "-c", words], stdout=subprocess.PIPE, start_new_session=True)
         raise RuntimeError(f"child {child.pid} and {int(child.stdout.readline())}")
 
+    def waits_deep_down(logits, shard, group, d2t=None, depth=90):
+        if shard.tp_rank == 1:
+            return right(logits, shard, group, d2t)
+        if depth:
+            return waits_deep_down(logits, shard, group, d2t, depth - 1)
+        return innermost(group)
+
+    def innermost(group):
+        dist.barrier(group=group)
+        dist.barrier(group=group)
+
+    def talks_and_waits_deep_down(logits, shard, group, d2t=None):
+        print("words " * 1000, flush=True)
+        return waits_deep_down(logits, shard, group, d2t)
+
     def ignores_sigterm(logits, shard, group, d2t=None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         threading.Thread(target=time.sleep, args=(1000,)).start()
@@ -186,6 +201,13 @@ def test_a_stuck_rank_says_where(ranks: Ranks, faulty: str) -> None:
     assert isinstance(first, Stuck) and first.where.endswith("in sleeps")
     assert isinstance(second, Stuck) and second.in_collective
     assert "gather_pairs" in second.where
+
+
+@pytest.mark.parametrize("path", ["waits_deep_down", "talks_and_waits_deep_down"])
+def test_a_deep_stack_is_told_from_its_innermost_line(ranks: Ranks, faulty: str, path: str) -> None:
+    end = ranks.run(a_case(), f"{faulty}:{path}", limit=0.5).ranks[0].end
+    assert isinstance(end, Stuck) and end.in_collective
+    assert end.where.endswith("in innermost"), end.where
 
 
 def stack(*functions: str) -> str:

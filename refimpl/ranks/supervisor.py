@@ -32,6 +32,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _DUMP_SIGNAL = signal.SIGUSR1
 _TAIL_BYTES = 6000
+_DUMP_BYTES = 1 << 20  # of every thread; what counts, the innermost lines of the main one, may stand anywhere in it
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Supervisor:
     def _on_death(self, child: _Child) -> None:
         self._selector.unregister(child.pidfd)
         _, raw = os.waitpid(child.pid, 0)
-        tail = self._words(child, 0)
+        tail = self._words(child, -_TAIL_BYTES)
         os.close(child.pidfd)
         os.close(child.words)
         del self._children[child.pid]
@@ -192,9 +193,9 @@ class Supervisor:
         self._send({"event": "dumped", "generation": generation, "dumps": dumps})
 
     def _words(self, child: _Child, start: int) -> str:
-        size = os.fstat(child.words).st_size
-        begin = max(start, size - _TAIL_BYTES) if start == 0 else start
-        return os.pread(child.words, min(size - begin, 4 * _TAIL_BYTES), begin).decode(errors="replace")
+        """What it wrote from there on; a negative start counts from the end."""
+        begin = start if start >= 0 else max(0, os.fstat(child.words).st_size + start)
+        return os.pread(child.words, _DUMP_BYTES, begin).decode(errors="replace")
 
     def _of(self, generation: int) -> list[_Child]:
         return [child for child in self._children.values() if child.generation == generation]
