@@ -242,6 +242,23 @@ def test_ends_keep_their_identity(ranks: Ranks, name: str, batch: int, identity:
     assert (found.why == "the batch is empty") == (batch == 0)
 
 
+WRONG_ON_ONE = """
+from refimpl.paths.gather_pairs import gather_pairs
+
+def wrong_on_one(local_logits, shard, group, d2t=None):
+    tokens = gather_pairs(local_logits, shard, group, d2t)
+    return tokens.int() if shard.tp_rank == 0 else tokens
+"""
+
+
+def test_a_result_of_the_wrong_form_on_one_rank_is_no_hang_of_the_others(ranks: Ranks, tmp_path: Path) -> None:
+    """They wait at the next call for a rank that goes no further, as after an error or a refusal."""
+    (tmp_path / "one.py").write_text(WRONG_ON_ONE)
+    found = reduced(ranks, f"{tmp_path / 'one.py'}:wrong_on_one", Case((random_call(EVEN, 9), random_call(EVEN, 9))))
+    assert found.kind is Kind.RESULT_TYPE and found.finding.ranks == (0,)
+    assert size(found) == [(1, 1)]
+
+
 def test_a_hang_is_confirmed_once_at_the_full_limit(ranks: Ranks) -> None:
     path = "tests.mutants.collectives:extra_collective_on_one_rank"
     case = Case((random_call(EVEN, 9),))

@@ -177,11 +177,11 @@ def judge_ends(run: Run) -> Finding | None:
     if refused and len(refused) < len(run.ranks):
         kind = Kind.REFUSED_ON_SOME_RANKS
         return Finding(kind, kind.value, call, states, ranks=tuple(refused))
+    wrong = {i: outcome for i, outcome in last.items() if outcome.status == "wrong form"}
+    if wrong:  # such a rank goes no further either, and the others may wait for it at the next call
+        return Finding(Kind.RESULT_TYPE, Kind.RESULT_TYPE.value, call, states, ranks=tuple(wrong))
     if stuck:
         return Finding(Kind.HANG, Kind.HANG.value, call, states, ranks=stuck)
-    wrong = {i: outcome for i, outcome in last.items() if outcome.status == "wrong form"}
-    if wrong:
-        return Finding(Kind.RESULT_TYPE, Kind.RESULT_TYPE.value, call, states, ranks=tuple(wrong))
     return None
 
 
