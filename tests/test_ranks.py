@@ -104,6 +104,12 @@ FAULTY_PATHS = textwrap.dedent(
             return waits_deep_down(logits, shard, group, d2t, depth - 1)
         return innermost(group)
 
+    def breaks_the_suite(logits, shard, group, d2t=None):
+        from refimpl.ranks import executor
+        if shard.tp_rank == 0 and len(logits) == 1:
+            executor.full_gather = None
+        return right(logits, shard, group, d2t)
+
     def innermost(group):
         dist.barrier(group=group)
         dist.barrier(group=group)
@@ -242,6 +248,14 @@ def test_who_waits_for_good_after_another_rank_failed(waits: list[Stuck], second
 def test_a_wait_in_the_reference_is_told_as_such() -> None:
     assert IN_REFERENCE.where == "the reference's collectives: another rank did not reach them"
     assert IN_PATH.where == "x/mine.py:7 in my_path"
+
+
+def test_ranks_on_which_the_suite_itself_failed_are_replaced(ranks: Ranks, faulty: str) -> None:
+    """The others still wait for the one that failed, and what they say later is of no other case."""
+    path, case = f"{faulty}:breaks_the_suite", a_case()
+    with pytest.raises(RanksUnavailable, match="the suite's own code failed on rank 0"):
+        ranks.run(Case((case.calls[0].rows([0]), *case.calls)), path)
+    assert judge(case, ranks.run(case, path)).holds
 
 
 def test_a_death_is_told_with_its_last_words(ranks: Ranks, faulty: str) -> None:

@@ -201,7 +201,12 @@ class Ranks:
         started = time.monotonic()
         for tp_rank, (head, arrays) in enumerate(orders):
             generation.peers[tp_rank + spec.bystanders].send(head, arrays)
-        run = self._collect(generation, limit)
+        try:
+            run = self._collect(generation, limit)
+        except RanksUnavailable:
+            with contextlib.suppress(RanksUnavailable):  # the first of them is the one to tell of
+                self._all.end(generation)  # some of its ranks may still be at this case
+            raise
         self.seconds_in_runs += time.monotonic() - started
         if not run.complete:
             self._all.end(generation)
