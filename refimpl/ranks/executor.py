@@ -32,7 +32,6 @@ from refimpl.ranks.source import source_of
 
 # The suite's own limits end a case; the group's must never come first, or one cause would show as two.
 _GROUP_TIMEOUT = timedelta(hours=2)
-_BITS_TO_TORCH = {"float32": torch.int32, "bfloat16": torch.int16, "float16": torch.int16}
 
 
 def main(spec: dict[str, Any]) -> int:

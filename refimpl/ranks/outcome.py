@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,6 @@ class Run:
 
     ranks: tuple[RankOutcome, ...]
     limit: float
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def complete(self) -> bool:

@@ -192,10 +192,10 @@ def _is_transport_error(error_type: str, message: str) -> bool:
 
 def describe(run: Run) -> str:
     """One line a rank: how each ended."""
-    return "\n".join(f"rank {index}: {_describe_rank(rank, run.limit)}" for index, rank in enumerate(run.ranks))
+    return "\n".join(f"rank {index}: {_describe_rank(rank)}" for index, rank in enumerate(run.ranks))
 
 
-def _describe_rank(rank: RankOutcome, limit: float) -> str:
+def _describe_rank(rank: RankOutcome) -> str:
     if isinstance(rank.end, Died):
         return f"died by {rank.end.how}"
     if isinstance(rank.end, Stuck):
