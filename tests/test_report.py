@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from refimpl import bits
-from refimpl.case import Call, Case
+from refimpl.case import REPORT_FORMAT, Call, Case
 from refimpl.ranks.outcome import CallOutcome, Died, RankOutcome, Run, Stuck
 from refimpl.verdict.judge import Finding, expected
 from refimpl.verdict.kinds import DESCRIPTIONS, Kind
 from refimpl.verdict.obligations import OBLIGATIONS
 from refimpl.verdict.reduce import Counterexample
-from refimpl.verdict.report import FORMAT, obligation_of, render, to_document, write_case
+from refimpl.verdict.report import obligation_of, render, to_document, write_case
 from refimpl.vocab import d2t as tables
 from refimpl.vocab.layouts import Layout, even_layout, layout_from_sizes
 
@@ -259,7 +259,7 @@ def test_a_case_file_holds_what_a_replay_needs(tmp_path: Path) -> None:
     assert case.digest == found.case.digest
     assert document == to_document(found, **where) == json.loads(file.read_text())
     assert {key: document[key] for key in document if key != "case"} == {
-        "format": FORMAT,
+        "format": REPORT_FORMAT,
         "property": "properties/a.py::test_b",
         "kind": "nan-rule",
         "identity": "nan-rule",
