@@ -599,7 +599,7 @@ def _instability(search: _Search) -> Counterexample | None:
     if answers:
         if single and not _is_small(search.case):
             _cut_down_by_chance(search, case, search.finding)
-        return _counterexample(search, Kind.NONDETERMINISTIC, answers=answers)
+        return _counterexample(search, Kind.NONDETERMINISTIC, answers=_as_asked(search, case, answers))
     changed = [index for index, tokens in enumerate(patterns[0]) if not np.array_equal(tokens, patterns[0][0])]
     if not single or not changed:
         return None
@@ -645,6 +645,13 @@ def _differing(patterns: Sequence[list[np.ndarray]]) -> tuple[str, ...]:
                     for tokens in (one, two)
                 )
     return ()
+
+
+def _as_asked(search: _Search, asked: Case, answers: tuple[str, ...]) -> tuple[str, ...]:
+    """Answers to a case that was cut down since say so: their rows and ranks are not those that are shown."""
+    if search.case.calls[0] is asked.calls[0]:
+        return answers
+    return tuple(f"before it was cut down: {answer}" for answer in answers)
 
 
 def _dependence(search: _Search) -> Counterexample | None:
@@ -737,6 +744,7 @@ def _not_again(
         search.case, search.run, search.finding = many, asked[index][0], findings[index] or wanted
         if not _is_small(search.case):
             _cut_down_by_chance(search, many, search.finding)
+        differing = _as_asked(search, many, differing)
         return _counterexample(search, Kind.NONDETERMINISTIC, answers=differing or answers)
     if wanted.rows:
         # No form of the case shows it again; then the shortest one is the easiest to read.
