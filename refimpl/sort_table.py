@@ -148,7 +148,7 @@ def _weights(folder: Path) -> TensorFolder:
 def _head_rows(tensors: TensorFolder) -> int | None:
     for prefix in _HEAD_NAMES:
         if f"{prefix}weight" in tensors:
-            return tensors[f"{prefix}weight"].shape[0]
+            return next(iter(tensors[f"{prefix}weight"].shape), 0)
     return None
 
 

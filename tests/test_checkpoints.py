@@ -174,6 +174,20 @@ def _raw_pickle(written: writers.Written) -> None:
     (written.folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
 
 
+def _torch_file(odd: torch.Tensor) -> Damage:
+    def damage(written: writers.Written) -> None:
+        written.tensors["odd"] = odd
+        written.save(suffix=".bin")
+
+    return damage
+
+
+def _pipe(written: writers.Written) -> None:
+    file = written.save() / "config.json"
+    file.unlink()
+    os.mkfifo(file)
+
+
 def _config(text: str) -> Damage:
     return lambda written: (written.save() / "config.json").write_text(text)
 
@@ -287,6 +301,18 @@ BROKEN: dict[str, tuple[Damage, str]] = {
         lambda w: (w.save(2) / "model.safetensors.index.json").unlink(),
         r"holds model-00001-of-00002.safetensors, model-00002-of-00002.safetensors without an index",
     ),
+    "config is a pipe": (_pipe, r"config.json in .* is no regular file"),
+    "size of thousands of digits": (
+        _config('{"vocab_size": ' + "1" * 5000 + "}"),
+        r"config.json in .* cannot be read as JSON",
+    ),
+    "scale beyond every float": (_set(logit_scale=10**400), r"logit_scale in config.json is 1000+, it must be a numbe"),
+    "head of no axis": (
+        _tensor("lm_head.weight", torch.zeros(())),
+        r"'lm_head.weight' in model.safetensors has shape \(\), it must be \(draft_vocab, hidden\)",
+    ),
+    "sparse tensor in a torch file": (_torch_file(torch.eye(2).to_sparse()), r"'odd' in pytorch_model.bin is no plain"),
+    "tensor without values": (_torch_file(torch.ones(2, device="meta")), r"'odd' in pytorch_model.bin is no plain"),
     "code in a torch file": (_pickle, r"pytorch_model.bin holds more than tensors, .* nothing in it was executed"),
     "code in a plain pickle": (
         _raw_pickle,

@@ -132,6 +132,12 @@ def _no_head(old: Path, new: Path) -> None:
     written.save()
 
 
+def _no_axis(old: Path, new: Path) -> None:
+    written = writers.model_optimizer(old)
+    written.tensors["lm_head.weight"] = torch.zeros(())
+    written.save()
+
+
 def _block_scales(old: Path, new: Path) -> None:
     written = writers.model_optimizer(old)
     written.tensors["lm_head.weight_scale"] = writers.weights(3, DRAFT // 8, 2)
@@ -142,6 +148,7 @@ def _block_scales(old: Path, new: Path) -> None:
     ("arrange", "message"),
     [
         (_no_head, "holds no lm_head, whose rows would have to move with the table"),
+        (_no_axis, "is no table that sorting would mend: stale-table"),
         (_block_scales, "'lm_head.weight_scale' has shape (6, 2): it belongs to the lm_head and has no row for each"),
         (_exists, "new exists already; name a folder that does not"),
         (_sorted, "'d2t' in model.safetensors rises strictly already"),
