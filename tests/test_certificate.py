@@ -91,6 +91,13 @@ class TestWords:
         assert verdict(entries + parts).word is Word.CERTIFIED
         assert verdict(entries + parts[:-1]).word is Word.UNKNOWN
 
+    def test_a_proof_at_one_tp_size_is_none_at_another(self) -> None:
+        parts = [proved(name, part, 2) for name in PARTS for part in PARTS[name]]
+        assert verdict(parts, replace(SETTING, tp_sizes=(2,)), head=None).word is Word.CERTIFIED
+        found = verdict(parts, head=None)
+        assert found.word is Word.UNKNOWN
+        assert found.reasons == tuple(f"{name} ({OBLIGATIONS[name]}) at tp 4: not run" for name in PARTS)
+
     def test_one_candidate_needs_no_reduction(self) -> None:
         setting = replace(SETTING, tp_sizes=(1,))
         entries = [entry for entry in whole((1,)) if entry.obligation != "O3"]
@@ -117,6 +124,14 @@ class TestWords:
         assert found.conditions == ("rows that tie at draft ids 3 and 7",)
         assert verdict([*whole(), entry, refuted()]).word is Word.REFUTED
         assert verdict([*whole()[:-1], entry]).word is Word.UNKNOWN
+
+    @pytest.mark.parametrize("count", [0, MINIMUM_ROWS - 1])
+    def test_all_other_rows_are_asked_for_under_a_condition_too(self, count: int) -> None:
+        entries = [replace(entry, count=count) if entry.obligation == "O5" else entry for entry in whole()]
+        entries += [refuted(obligation="O5", tp_size=size, condition="some rows") for size in SETTING.tp_sizes]
+        found = verdict(entries)
+        assert found.word is Word.UNKNOWN
+        assert [reason.partition(" (")[0] for reason in found.reasons] == ["O5", "O5"]
 
     def test_a_condition_of_the_path_yields_to_the_heads_own_table(self) -> None:
         of_path = refuted(obligation="O5", head=None, condition="tables that do not rise")

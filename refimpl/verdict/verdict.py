@@ -216,7 +216,7 @@ def _never_compared(own: list[Evidence], setting: Setting) -> list[str]:
 def _not_shown(rows: tuple[Row, ...], ledger: Ledger, subject: tuple[str, str | None], setting: Setting) -> list[str]:
     found = []
     for row in rows:
-        if row.obligation == CONTRACT or row.status is Status.PROVED:
+        if row.obligation == CONTRACT:
             continue
         if row.status is Status.UNKNOWN:
             found.append(f"{row.obligation} could not be decided: {row.numbers}")
@@ -226,8 +226,8 @@ def _not_shown(rows: tuple[Row, ...], ledger: Ledger, subject: tuple[str, str | 
             if row.obligation == "O3" and tp_size == 1:
                 continue  # one candidate: there is nothing to reduce
             here = [entry for entry in row.evidence if entry.tp_size == tp_size]
-            if any(entry.status is Status.REFUTED for entry in here):
-                continue
+            if any(entry.status is Status.REFUTED and not entry.condition for entry in here):
+                continue  # the witness is the word; under a condition all other rows have to be shown yet
             proved = any(entry.status is Status.PROVED for entry in here)
             count = sum(entry.count for entry in here if entry.status in (Status.PROVED, Status.TESTED))
             if count >= least or (proved and not _missing_parts(ledger, subject, row.obligation, tp_size)):
