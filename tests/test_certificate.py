@@ -144,6 +144,14 @@ class TestWords:
         found = verdict([*whole(), unknown])
         assert found.word is Word.UNKNOWN
         assert found.reasons == ("O2 could not be decided: rank 1 did not start",)
+        conditional = refuted(obligation="O2", tp_size=2, condition="some rows")
+        assert verdict([*whole(), conditional, unknown]).reasons == found.reasons
+
+    def test_a_reference_that_numpy_contradicts_certifies_nothing(self) -> None:
+        doubt = refuted(obligation=CONTRACT, kind="reference", scope="rank 0: full gather gives 3, NumPy 4")
+        found = verdict([*whole(), replace(doubt, status=Status.UNKNOWN)])
+        assert found.word is Word.UNKNOWN
+        assert found.reasons == ("contract could not be decided: rank 0: full gather gives 3, NumPy 4; case.json",)
         assert verdict(whole(), problems=["a worker died"]).word is Word.UNKNOWN
 
     def test_evidence_of_others_counts_for_nothing(self) -> None:

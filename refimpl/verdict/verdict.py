@@ -216,10 +216,11 @@ def _never_compared(own: list[Evidence], setting: Setting) -> list[str]:
 def _not_shown(rows: tuple[Row, ...], ledger: Ledger, subject: tuple[str, str | None], setting: Setting) -> list[str]:
     found = []
     for row in rows:
-        if row.obligation == CONTRACT:
-            continue
-        if row.status is Status.UNKNOWN:
-            found.append(f"{row.obligation} could not be decided: {row.numbers}")
+        undecided = next((entry for entry in row.evidence if entry.status is Status.UNKNOWN), None)
+        if undecided is not None:  # whatever else is known of it, a condition included
+            words = [undecided.scope.partition("\n")[0], undecided.witness]
+            found.append(f"{row.obligation} could not be decided: {'; '.join(word for word in words if word)}")
+        if undecided is not None or row.obligation == CONTRACT:
             continue
         least = MINIMUM_ROWS_FROM_HIDDEN_STATES if row.obligation == "O0" else MINIMUM_ROWS
         for tp_size in setting.tp_sizes:
