@@ -152,8 +152,13 @@ def _checkpoint(statement: dict[str, Any], certified: dict[str, str], wanted: Wa
 def _against_wishes(statement: dict[str, Any], wanted: Wanted) -> list[str]:
     verdicts = certificate.described(statement, "verdicts").get("verdicts", [])
     problems = []
-    for option, value in (("path", wanted.path), ("head", wanted.head)):
-        known = sorted({str(verdict[option]) for verdict in verdicts})
-        if value is not None and value not in known:
-            problems.append(f"it is about {option} {', '.join(known)}, not {value}")
+    asked = {option: value for option, value in (("path", wanted.path), ("head", wanted.head)) if value is not None}
+    for option, value in asked.items():
+        known = sorted({verdict[option] for verdict in verdicts if verdict[option] is not None})
+        if value not in known:
+            problems.append(f"it is about {option} {', '.join(known) or 'none'}, not {value}")
+    # Each may be there with another: a head that answers for itself has no verdict with a path.
+    pairs = {(verdict["path"], verdict["head"]) for verdict in verdicts}
+    if len(asked) == 2 and not problems and (wanted.path, wanted.head) not in pairs:
+        problems.append(f"it holds no verdict on path {wanted.path} with head {wanted.head}")
     return problems

@@ -383,6 +383,15 @@ class TestVerify:
         assert main(["verify", str(file), "--path", "another"]) == 1
         assert main(["verify", str(file), "--head", HEAD, "--path", PATH]) == 0
 
+    def test_a_path_and_a_head_must_be_those_of_one_verdict(self, folder: Path, tmp_path: Path, capsys: Any) -> None:
+        alone = replace(verdict(whole()), path=OWN, head="another")
+        place = tmp_path / "c.json"
+        place.write_text(json.dumps(document(folder, verdict(whole()), alone, verdict(whole(), head=None))))
+        for path, head, status in [(PATH, HEAD, 0), (OWN, "another", 0), (PATH, "another", 1), (PATH, "None", 1)]:
+            assert main(["verify", str(place), "--path", path, "--head", head]) == status, (path, head)
+        assert "it is about head another, some_head, not None" in (error := capsys.readouterr().err)
+        assert f"it holds no verdict on path {PATH} with head another" in error
+
     def test_a_copy_elsewhere(self, file: Path, folder: Path, tmp_path: Path) -> None:
         folder.rename(tmp_path / "moved")
         assert main(["verify", str(file)]) == 1
