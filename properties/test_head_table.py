@@ -76,6 +76,6 @@ def _estimate(check: HeadChecker) -> str:
     rng = np.random.default_rng(20)
     rate = TieRate(0, 0)
     while rate.rows < max(most, 16):
-        states = bits.encode(rng.standard_normal((block, facts.hidden_size)), facts.dtype)
+        states = bits.encode(rng.standard_normal((block, facts.input_size)), facts.dtype)
         rate += check.tie_rate(HeadCase(facts.ref, check.layout, facts.dtype, states))
     return str(rate)

@@ -25,6 +25,7 @@ projection with bias, soft cap ``tanh(x / cap) * cap``, scale.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -129,7 +130,7 @@ class Head:
             )
         if self.soft_cap is not None and (not _is_number(self.soft_cap) or self.soft_cap <= 0):
             raise HeadError(f"soft_cap is {self.soft_cap!r}; it must be a positive number, or None for no cap")
-        if self.norm_eps < 0 or not _is_number(self.norm_eps):
+        if not _is_number(self.norm_eps) or self.norm_eps < 0:
             raise HeadError(f"norm_eps is {self.norm_eps!r}; it must be a number from 0")
         if not self.source:
             raise HeadError('source is empty; say where the figures are from, as source={"vocab_size": "config.json"}')
@@ -182,11 +183,13 @@ class Head:
         return replace(self, **figures)
 
     def figures(self) -> dict[str, Any]:
-        """The plain numbers, for reports and certificates."""
+        """The plain numbers, for reports and certificates; what a subclass adds of another kind in words."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain["source"] = dict(self.source)
         plain["known"] = [vars(known) for known in self.known]
-        return plain
+        # They travel as JSON, and a certificate has neither infinities nor NaN.
+        in_json: dict[str, Any] = json.loads(json.dumps(plain, default=str), parse_constant=str)
+        return in_json
 
     # -- parameters: drawn, the same for every tp_size -------------------------------------------------
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from refimpl.ranks.limits import Limits
 from refimpl.ranks.runtime import Ranks
 from refimpl.replay import replay_case
 from refimpl.session import Checker, Failure, Session
+from refimpl.verdict.certificate import canonical
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.report import render, write_case
 from refimpl.vocab.d2t import check_table
@@ -41,6 +45,7 @@ BAD_FIGURES = {
     "a negative scale": ({"logit_scale": -1.0}, "refuse a scale that is not positive"),
     "a scale that is none": ({"logit_scale": float("nan")}, "logit_scale is nan"),
     "a negative cap": ({"soft_cap": -30.0}, "soft_cap is -30.0"),
+    "an epsilon that is none": ({"norm_eps": "1e-6"}, "norm_eps is '1e-6'"),
     "steps beyond reason": ({"steps": 1000}, "steps is 1000"),
     "no source": ({"source": {}}, "source is empty"),
 }
@@ -52,6 +57,17 @@ def test_a_bad_figure_is_one_sentence(what: str) -> None:
     with pytest.raises(heads.HeadError, match=said) as error:
         Head(**{**FIGURES, **figures})
     assert "\n" not in str(error.value)
+
+
+def test_figures_of_any_kind_go_into_a_certificate() -> None:
+    @dataclass(frozen=True, eq=False, kw_only=True)
+    class More(Head):
+        floor: float = -math.inf
+        ids: np.ndarray = field(default_factory=lambda: np.arange(3))
+
+    figures = More(**FIGURES).figures()
+    assert (figures["floor"], figures["ids"], figures["vocab_size"]) == ("-Infinity", "[0 1 2]", 100)
+    assert json.loads(canonical(figures)) == figures
 
 
 def test_a_head_without_answers_of_its_own_says_whose_they_are() -> None:
@@ -323,6 +339,17 @@ USER_HEADS = """
             return logits
 
 
+    @dataclass(frozen=True, eq=False, kw_only=True)
+    class Folded(FrequencyTable):
+        @property
+        def input_size(self):
+            return 2 * self.hidden_size
+
+        def transform(self, hidden_states, spec_step_idx=0):
+            return hidden_states.view(len(hidden_states), 2, self.hidden_size).sum(dim=1)
+
+
+    folded = Folded(source={"all": "made up"}, vocab_size=901, draft_vocab_size=301, hidden_size=16)
     masks = Masks(
         source={"all": "made up"}, vocab_size=901, draft_vocab_size=301, hidden_size=16, masks=True, seed=1
     )
@@ -351,6 +378,13 @@ def test_a_head_outside_the_repository_gets_a_verdict(user_heads: Path) -> None:
     assert line.endswith("holds")
     # The driver is the first process of the run; every import happened in executors, several of them.
     assert len(set((user_heads.parent / "imported by").read_text().split())) > 4
+
+
+def test_the_estimate_takes_hidden_states_as_the_head_does(user_heads: Path) -> None:
+    option = f"--head={user_heads}:folded"
+    result = pytest_run("properties/test_head_table.py", option, "--path=gather_pairs", "--tp=2")
+    assert result.returncode == 0, result.stdout
+    assert "of 2048 rows from random hidden states differ" in result.stdout
 
 
 def test_a_head_that_raises_is_a_failure_with_a_report(user_heads: Path) -> None:
