@@ -13,11 +13,14 @@ import pytest
 import torch
 
 from fixtures.checkpoints import CheckpointError, open_draft
+from fixtures.checkpoints.head import load_named
+from refimpl import certifying
 from refimpl.benchmark_memory import write_checkpoint
 from refimpl.vocab.d2t import targets
 from refimpl.vocab.mistakes import diagnose
 from tests import checkpoint_writers as writers
 from tests.checkpoint_writers import DRAFT, HIDDEN, TARGET
+from tests.test_certify_command import GivenOptions
 
 
 def same_bytes(found: np.ndarray, wanted: torch.Tensor) -> bool:
@@ -85,6 +88,19 @@ def test_steps_have_their_own_heads_or_the_models(tmp_path: Path) -> None:
     assert draft.head_source == "its own and the model's"
 
 
+@pytest.mark.parametrize("own", [0, 1])
+def test_steps_without_a_head_take_the_targets(own: int, tmp_path: Path) -> None:
+    written = writers.mtp_deepseek(tmp_path / "draft", layers=2)
+    for name in ["lm_head.weight", *(f"model.layers.{layer}.shared_head.head.weight" for layer in (3 + own, 4))]:
+        written.tensors.pop(name, None)
+    target = writers.language_model(tmp_path / "target", tied=False).save()
+    draft = open_draft(written.save(), target)
+    assert draft.head_source == ("its own and the target's" if own else "the target's")
+    config = GivenOptions(tmp_path, {"--checkpoint": str(written.folder), "--target-checkpoint": str(target)})
+    (name,) = certifying.checkpoint_heads(config)
+    assert load_named(name).steps == 2  # the ranks find the target as well
+
+
 def test_a_torch_file_gives_the_same_draft(tmp_path: Path) -> None:
     plain = open_draft(writers.eagle3(tmp_path / "plain").save())
     torch_file = open_draft(writers.eagle3(tmp_path / "torch").save(suffix=".bin"))
@@ -128,6 +144,24 @@ def test_scale_and_cap_are_found(tmp_path: Path) -> None:
     written.config |= {"logit_scale": 0.25, "final_logit_softcapping": 30.0}
     draft = open_draft(written.save())
     assert (draft.logit_scale, draft.soft_cap) == (0.25, 30.0)
+
+
+def test_a_dflash2_head_is_scaled_by_its_output_multiplier(tmp_path: Path) -> None:
+    written = writers.speculators(tmp_path / "draft", kind="dflash2")
+    assert open_draft(written.save()).logit_scale == 1.0
+    written.config["output_multiplier"] = 0.7
+    assert open_draft(written.save()).logit_scale == 0.7
+    written.config["final_logit_softcapping"] = 30.0
+    with pytest.raises(CheckpointError, match="has both output_multiplier and final_logit_softcapping"):
+        open_draft(written.save())
+
+
+@pytest.mark.parametrize("value", ["false", "true", 0, 1, [False]])
+def test_a_flag_is_true_or_false(value: object, tmp_path: Path) -> None:
+    written = writers.automodel(tmp_path / "draft")
+    written.config["norm_output"] = value
+    with pytest.raises(CheckpointError, match=r"norm_output in config.json is .*, it must be true or false"):
+        open_draft(written.save())
 
 
 def test_only_needed_tensors_are_mapped(tmp_path: Path) -> None:
