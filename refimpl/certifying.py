@@ -105,7 +105,7 @@ def add_options(group: pytest.OptionGroup) -> None:
 def checkpoint_heads(config: pytest.Config) -> list[str]:
     """The name of the checkpoint's head, where one is given. Raises UsageError."""
     from fixtures.checkpoints import open_draft  # once pytest has put the project on sys.path
-    from fixtures.checkpoints.names import name_of
+    from fixtures.checkpoints.names import name_of, places_in
     from fixtures.checkpoints.tensors import CheckpointError
 
     state = config.stash.setdefault(_STATE, _State())
@@ -117,6 +117,8 @@ def checkpoint_heads(config: pytest.Config) -> list[str]:
         return []
     folder = (here / given).absolute()
     state.target = None if target is None else (here / target).absolute()
+    if places_in(name_of(folder, state.target)) != (folder, state.target):
+        raise pytest.UsageError(f"--checkpoint={given}: a folder of this name cannot be told to the ranks; rename it")
     try:
         state.draft = open_draft(folder, state.target)
     except CheckpointError as error:

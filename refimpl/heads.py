@@ -39,6 +39,11 @@ def expand(names: list[str]) -> tuple[str, ...]:
     """``all`` as every shipped and installed head; every name once. Raises HeadError for a name that is none."""
     found: list[str] = []
     for name in names:
+        if name.startswith(CHECKPOINT):  # a certificate would not hold the digests of its files
+            folder = name.removeprefix(CHECKPOINT)
+            raise HeadError(
+                f"it is how reports call the head of a checkpoint; give its folder as --checkpoint={folder}"
+            )
         found += [*shipped(), *installed()] if name == "all" else [spelled(name)]
     return tuple(dict.fromkeys(found))
 

@@ -47,6 +47,10 @@ def options(tmp_path: Path, fault: str) -> tuple[list[str], str]:
         "no folder": ([f"--checkpoint={tmp_path}/absent"], "it does not exist; give the folder that holds config.json"),
         "a file": ([f"--checkpoint={tmp_path}/file"], "it is a file; give the folder"),
         "no target": ([f"--checkpoint={torch_file}"], "shares its target's; give the target's folder"),
+        "a name of two folders": (
+            [f"--checkpoint={writers.specforge(tmp_path / 'a target:b').save()}"],
+            "a folder of this name cannot be told to the ranks; rename it",
+        ),
         "target alone": ([f"--target-checkpoint={draft}"], "it goes with --checkpoint=DIR"),
         "certificate in no folder": ([f"--certificate={tmp_path}/no/out.json"], "there is no folder"),
         "certificate is a folder": ([f"--certificate={tmp_path}/d.json"], "it is a folder; give a file in it"),
@@ -65,6 +69,7 @@ def options(tmp_path: Path, fault: str) -> tuple[list[str], str]:
         "no folder",
         "a file",
         "no target",
+        "a name of two folders",
         "target alone",
         "certificate in no folder",
         "certificate is a folder",

@@ -143,6 +143,9 @@ def test_names() -> None:
     assert set(heads.expand(["all"])) >= set(heads.shipped())
     with pytest.raises(heads.HeadError, match="the nearest are qwen3_8b_eagle3"):
         heads.spelled("qwen3_8b_eagle3_by")
+    with pytest.raises(heads.HeadError, match="give its folder as --checkpoint=/a/b"):
+        heads.expand(["checkpoint:/a/b"])
+    assert heads.spelled("checkpoint:/a/b") == "checkpoint:/a/b"  # as case files have it
     assert isinstance(heads.load("fixtures.heads._template:head"), Head)
 
 
