@@ -7,7 +7,6 @@ before. Files are copied block by block: headers, shards, index and every other 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fixtures.checkpoints.tensors import CheckpointError, Tensor, TensorFolder
+from refimpl.verdict.subjects import of_file
 from refimpl.vocab.d2t import check_table, offsets, targets
 from refimpl.vocab.mistakes import diagnose
 
@@ -128,7 +128,7 @@ def compare(folder: Path, out: Path, done: Sorted) -> str | None:
         for index, (wanted_bytes, found_bytes) in enumerate(zip(expected, _blocks(after), strict=True)):
             if wanted_bytes != found_bytes:
                 return f"block {index} of {name!r} differs"
-    same = _same_others(folder, out, {old[name].file.name for name in old.names})
+    same = _same_others(folder, out, {Path(old[name].file.name) for name in old.names})
     return None if same is None else f"{same} differs"
 
 
@@ -158,6 +158,11 @@ def _draft_indexed(
     for name in (*also, *leave):
         if name not in tensors:
             raise CheckpointError(f"{tensors.where()} holds no tensor {name!r}; it holds {tensors.listed}")
+    for name in leave:
+        if name.startswith(_HEAD_NAMES) and tensors[name].shape[:1] == (draft,):
+            raise CheckpointError(
+                f"tensor {name!r} belongs to the lm_head: its rows are draft ids and move with the table"
+            )
     chosen = []
     for name in tensors.names:
         shape = tensors[name].shape
@@ -249,10 +254,12 @@ def _copy_others(folder: Path, out: Path, weights: set[Path]) -> None:
             shutil.copyfile(place, out / place.name)
 
 
-def _same_others(folder: Path, out: Path, weights: set[str]) -> str | None:
+def _same_others(folder: Path, out: Path, weights: set[Path]) -> str | None:
     def digests(root: Path) -> dict[str, str]:
-        files = (file for file in root.rglob("*") if file.is_file() and file.name not in weights)
-        return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        # Linked folders were copied as folders, so they are walked as well.
+        places = (Path(at) / name for at, _, names in os.walk(root, followlinks=True) for name in names)
+        files = ((place, place.relative_to(root)) for place in places if place.is_file())
+        return {str(name): of_file(place) for place, name in files if name not in weights}
 
     before, after = digests(folder), digests(out)
     return next((name for name in sorted(before | after) if before.get(name) != after.get(name)), None)

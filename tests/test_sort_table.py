@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,34 @@ def test_draft_indexed_tensors_of_other_names_are_asked_about(
     assert raw(new, "chance.weight").tobytes() == raw(old, "chance.weight").tobytes()
 
 
+def test_rows_of_the_lm_head_cannot_be_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = writers.model_optimizer(tmp_path / "old").save(), tmp_path / "new"
+    assert main(["sort-table", str(old), str(new), "--leave=lm_head.weight"]) == 4
+    assert "'lm_head.weight' belongs to the lm_head: its rows are draft ids" in capsys.readouterr().err
+    assert not new.exists()
+
+
+def test_a_linked_folder_is_copied_as_one(tmp_path: Path) -> None:
+    old, new = writers.model_optimizer(tmp_path / "old").save(), tmp_path / "new"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "notes.txt").write_text("kept")
+    (old / "linked").symlink_to(tmp_path / "elsewhere")
+    assert main(["sort-table", str(old), str(new)]) == 0
+    assert (new / "linked" / "notes.txt").read_text() == "kept"
+
+
+def test_other_files_are_read_in_blocks(tmp_path: Path) -> None:
+    old, new = writers.model_optimizer(tmp_path / "old").save(), tmp_path / "new"
+    with (old / "optimizer.pt").open("wb") as file:
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        assert sort_table.compare(old, new, sort_table.write_sorted(old, new)) is None
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def _exists(old: Path, new: Path) -> None:
     new.mkdir()
     (new / "precious").write_text("mine")
@@ -182,6 +211,8 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_copy_that_went_wrong_is_seen(tmp_path: Path) -> None:
     old, new = writers.model_optimizer(tmp_path / "old").save(), tmp_path / "new"
+    (old / "earlier").mkdir()
+    shutil.copy(old / "model.safetensors", old / "earlier")
     done = sort_table.write_sorted(old, new)
     assert sort_table.compare(old, new, done) is None
     for name, row in [("lm_head.weight", 5), ("norm.weight", 3), ("d2t", 7)]:
@@ -194,6 +225,9 @@ def test_a_copy_that_went_wrong_is_seen(tmp_path: Path) -> None:
         content[place] ^= 1
         tensor.file.write_bytes(content)
     assert sort_table.compare(old, new, done) is None
+    (new / "earlier" / "model.safetensors").write_bytes(b"")
+    assert "earlier/model.safetensors" in str(sort_table.compare(old, new, done))
+    shutil.copy(old / "earlier" / "model.safetensors", new / "earlier")
     (new / "config.json").write_text("{}")
     assert "config.json" in str(sort_table.compare(old, new, done))
 
