@@ -21,6 +21,8 @@ from refimpl.case import CaseError, check_format, file_holds, header_apart, json
 from refimpl.vocab.layouts import Layout
 
 FORMAT = "argmax-parity/head-case/1"
+# What a file may ask for: rows are written sparse, so it says little of their size.
+_MOST_VALUES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,10 @@ class HeadCase:
             dtype, size = str(document["dtype"]), int(document["hidden_size"])
             if dtype not in bits.DTYPES:
                 raise CaseError(f"dtype {dtype!r} is none of {', '.join(bits.DTYPES)}")
-            hidden_states = np.zeros((len(document["hidden_states"]), size), bits.STORAGE[dtype])
+            rows = len(document["hidden_states"])
+            if rows * size > _MOST_VALUES:
+                raise CaseError(f"{rows} hidden states of {size} values are more than the {_MOST_VALUES} of a case")
+            hidden_states = np.zeros((rows, size), bits.STORAGE[dtype])
             for number, row in enumerate(document["hidden_states"]):
                 entries = row.items() if isinstance(row, dict) else enumerate(row)
                 if not isinstance(row, dict) and len(row) != size:

@@ -31,12 +31,11 @@ def replay_head_case(file: Path, *, path: str | None, backend: str | None, limit
     if note.get("kind") == Kind.BAD_TABLE.value:
         return _replay_table(file, case.head, limits)
     path = path or note.get("path")
-    wrong = "it names no path; give one with --path" if not path else None
-    if path and path != OWN:
-        wrong = loading.check_argmax_path(path)
+    if not isinstance(path, str) or not path:
+        return could_not(f"{file}: it names no path; give one with --path")
+    wrong = None if path == OWN else loading.check_argmax_path(path)
     if wrong:
         return could_not(f"{file}: {wrong}")
-    assert isinstance(path, str)
     loop = "the drafting loop of " if isinstance(case, DraftCase) else ""
     name = f"{loop}head {case.head.name} with {path} on tp {case.tp_size}"
     try:
@@ -92,10 +91,10 @@ def _run(asked: HeadRanks, case: HeadCase | DraftCase) -> tuple[Run, Judgement]:
 
 def _does_not_fit(case: HeadCase | DraftCase, facts: HeadFacts) -> str | None:
     """What keeps the head as it is now from being asked this case."""
+    columns = case.layout.vocab_size
+    if columns != facts.num_logits:
+        return f"its layout has {columns} columns, the head makes {facts.num_logits} logits"
     if isinstance(case, DraftCase):
-        columns = case.layout.vocab_size
-        if columns != facts.num_logits:
-            return f"its layout has {columns} columns, the head makes {facts.num_logits} logits"
         return None if facts.starts_from_hidden_states else "the head has no weights to draft with"
     size = case.hidden_states.shape[1]
     if facts.input_size != size or facts.dtype != case.dtype:

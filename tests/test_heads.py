@@ -171,8 +171,6 @@ def a_case() -> HeadCase:
 
 
 def test_a_case_survives_both_forms(tmp_path: Path) -> None:
-    import json
-
     case = a_case()
     (tmp_path / "case.json").write_text(json.dumps({"head_case": case.to_json()}, allow_nan=False))
     (tmp_path / "case.safetensors").write_bytes(case.to_bytes({"path": "own"}))
@@ -182,7 +180,15 @@ def test_a_case_survives_both_forms(tmp_path: Path) -> None:
         assert again.digest == case.digest and again.head == case.head
 
 
-@pytest.mark.parametrize("change", [{"dtype": "int8"}, {"hidden_states": [[1, 2]]}, {"bounds": [[0, 1], [2, 3]]}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "int8"},
+        {"hidden_states": [[1, 2]]},
+        {"bounds": [[0, 1], [2, 3]]},
+        {"hidden_size": 10**13, "hidden_states": [{"0": 1.0}]},
+    ],
+)
 def test_a_damaged_case_is_one_sentence(change: dict[str, Any]) -> None:
     with pytest.raises(CaseError):
         HeadCase.from_json({**a_case().to_json(), **change})
@@ -297,6 +303,24 @@ def test_a_failing_case_is_written_and_replayed(session: Session, tmp_path: Path
     file.write_text(text)
     result = run("argmax-parity", "replay", str(file))
     assert result.returncode == 0 and result.stdout.startswith("fixed: head"), result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ({"path": 3}, "it names no path"),
+        ({"path": "gather_pairs"}, "its layout has 9 columns, the head makes 1003 logits"),
+    ],
+)
+def test_a_case_that_cannot_be_asked_again_is_one_sentence(
+    note: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = a_case().with_values(np.zeros((2, 32), np.uint16))  # as the head takes them, over a part of its columns
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps({**note, "head_case": case.to_json()}))
+    assert replay_case(file, path=None, backend=None, limits=Limits()) == 4
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
 
 
 # -- commands -----------------------------------------------------------------------------------------
