@@ -186,6 +186,15 @@ def test_a_failing_run_prints_the_report() -> None:
     assert "Traceback" not in done.stdout
 
 
+def test_a_known_failure_is_expected(tmp_path: Path) -> None:
+    path, known = "tests.topk_mutants:local_ids", tmp_path / "known.txt"
+    known.write_text(f"properties/test_topk.py::test_k_beyond_the_shard[{path}-tp2]  # ids of the shard\n")
+    paths = (f"--topk-path={path}", "--topk-path=gather_topk_candidates")
+    done = run_pytest(*paths, "-k", "beyond_the_shard", f"--known-divergences={known}")
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout and "1 xfailed" in done.stdout
+
+
 # -- replay -----------------------------------------------------------------------------------------------------------
 
 
