@@ -328,8 +328,11 @@ def _problems(state: _State, ledger: Ledger, path: str, head: str | None) -> lis
     others = [shown(name) for name in state.heads if name != head]
     for test in dict.fromkeys(state.outcomes.failed):
         inside = test.partition("[")[2]
+        # A head's name stands first; it may begin or end as another's does.
+        own = head is not None and inside.startswith(f"{shown(head)}-")
+        of_another = not own and any(inside.startswith(f"{other}-") for other in others)
         of_path = f"{path}-tp" in inside or not any(f"{other}-tp" in inside for other in (*state.paths, OWN))
-        if test not in told and of_path and not any(f"{other}-" in inside for other in others):
+        if test not in told and of_path and not of_another:
             found.append(f"{test} failed outside of a case")
     return found
 

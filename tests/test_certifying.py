@@ -64,6 +64,16 @@ def test_a_test_that_broke_outside_of_a_case_is_a_problem_of_its_pair() -> None:
     }
 
 
+@pytest.mark.parametrize("other", ["a.py:h", "b"])
+def test_a_head_is_not_taken_for_one_whose_name_is_a_part_of_its_own(other: str) -> None:
+    head = "b/a.py:h" if other == "a.py:h" else f"{other}-more"
+    state = _State(paths=("p",), heads={other: None, head: None}, outcomes=_Outcomes())  # type: ignore[dict-item]
+    state.outcomes.failed = [f"x.py::x[{head}-p-tp2]"]
+    assert len(_problems(state, Ledger(), "p", head)) == 1
+    if other == "a.py:h":
+        assert not _problems(state, Ledger(), "p", other)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "run", "status", "expected"),
     [
