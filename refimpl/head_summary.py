@@ -37,7 +37,7 @@ class HeadLine:
             return "REFUTED as known: " + ", ".join(sorted({kind for kind, _ in self.known}))
         if self.conditional:
             return "CONDITIONAL: " + ", ".join(sorted({kind for kind, _ in self.conditional}))
-        if not self.rows:
+        if not self.rows and not self.drafted:
             return "refused: " + next(iter(self.refused), "nothing was run")
         if not self.starts_from_hidden_states:
             return "holds on given logits; it has no weights"

@@ -194,6 +194,11 @@ def test_a_damaged_case_is_one_sentence(change: dict[str, Any]) -> None:
         HeadCase.from_json({**a_case().to_json(), **change})
 
 
+def test_a_line_of_a_drafting_loop_alone_holds() -> None:
+    assert head_summary.HeadLine().verdict == "refused: nothing was run"
+    assert head_summary.HeadLine(drafted=128).verdict == "holds"
+
+
 # -- on ranks -----------------------------------------------------------------------------------------
 
 
