@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ from refimpl.verdict.report import write_case
 from refimpl.vocab.d2t import TableReport, targets
 from refimpl.vocab.layouts import Layout
 from refimpl.vocab.tie_rate import TieRate, from_tokens
+
+# Rows of a failing batch that are given to a path at a time, as wide as the vocabulary.
+_LOWERED_ROWS = 8
 
 
 @dataclass
@@ -278,16 +281,26 @@ class HeadChecker:
         return None
 
     def _lowered(self, case: HeadCase, finding: Finding) -> tuple[Counterexample | None] | None:
-        """The path on the reference's logits of the failing rows: what is wrong there, or None where nothing is."""
-        rows = list(finding.rows[:8])
-        given: Case = self._checker.guarded(lambda: self._ranks.given(case, rows))
-        try:
-            if self._by_draft_id(given, rows=len(finding.rows)):
-                return (None,)
-            self._checker(given)
-        except Failure as failure:
-            return (failure.counterexamples[0],)
-        return None
+        """The path on the reference's logits of the failing rows: what is wrong there, or None where nothing is.
+
+        Every row is looked at, a few at a time: behind ties that the table decides another mistake may stand.
+        """
+        decided = 0
+        for begin in range(0, len(finding.rows), _LOWERED_ROWS):
+            rows = list(finding.rows[begin : begin + _LOWERED_ROWS])
+            given: Case = self._checker.guarded(partial(self._ranks.given, case, rows))
+            try:
+                if self._by_draft_id(given, rows=len(rows)):
+                    decided += len(rows)
+                    continue
+                self._checker(given)
+            except Failure as failure:
+                # Beside ties that the table may decide, any other kind says more.
+                found = sorted(failure.counterexamples, key=lambda one: one.kind is Kind.WRONG_TIE)
+                return (found[0],)
+            if not decided:
+                return None  # right on given logits: then it is the logits that are others
+        return (None,) if decided == len(finding.rows) else None
 
     # -- given logits ------------------------------------------------------------------------------------
 

@@ -266,6 +266,54 @@ def test_ties_that_a_sound_table_decides_need_not_be_stated(session: Session) ->
     assert first_failure(other) is not None
 
 
+BEHIND_TIES = """
+    from dataclasses import dataclass
+
+    import numpy as np
+    import torch
+
+    from refimpl.head import Head
+    from refimpl.paths.gather_pairs import gather_pairs
+    from refimpl.vocab.d2t import offsets
+
+
+    class Columns(Head):
+        def weight_rows(self, start, end, spec_step_idx=0):  # one hot, several rows alike; the last wins alone
+            rows = torch.eye(self.hidden_size)[torch.arange(start, end) % self.hidden_size]
+            rows[torch.arange(start, end) == self.num_logits - 1] = 2 * torch.eye(self.hidden_size)[-1]
+            return rows.to(torch.bfloat16)
+
+        def d2t(self):
+            return offsets(np.arange(self.num_logits)[::-1])
+
+
+    head = Columns(source={"all": "made up"}, vocab_size=64, draft_vocab_size=64, hidden_size=8)
+
+
+    def path(local_logits, shard, group, d2t=None):
+        tokens = gather_pairs(local_logits, shard, group, d2t)
+        return torch.where(tokens == 0, 1, tokens)  # target 0 is that of the last column
+
+
+    path.tie_break = "draft_id"
+"""
+
+
+def test_a_mistake_behind_many_ties_of_the_table_is_found(session: Session, tmp_path: Path) -> None:
+    file = tmp_path / "behind_ties.py"
+    file.write_text(textwrap.dedent(BEHIND_TIES))
+    check = checker(session, f"{file}:head", f"{file}:path")
+    states = np.zeros((20, 8))
+    states[:19, 0] = states[19, 7] = 1.0
+    ref, dtype = check.facts.ref, check.facts.dtype
+    ties = HeadCase(ref, check.layout, dtype, bits.encode(states[:19], dtype))
+    assert check(ties).holds is False and check.tally.conditional.total() == 19
+    with pytest.raises(Failure) as failure:
+        check(HeadCase(ref, check.layout, dtype, bits.encode(states, dtype)))
+    # A wrong maximum; once the columns are cut down, a target that none of them has.
+    assert failure.value.kind in (Kind.WRONG_MAXIMUM, Kind.WRONG_TARGET)
+
+
 def test_a_head_that_masks_is_told_so_and_its_rows_are_counted(session: Session, user_heads: Path) -> None:
     check = checker(session, f"{user_heads}:masks", "target_tie_break")
     for case in HiddenStates(0, batch=60, forms=("zero", "toward")).cases(check):
