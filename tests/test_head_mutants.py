@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from properties.strategies.hidden_states import HiddenStates
-from refimpl.head_case import HeadRef
+from refimpl.case import Call, Case
+from refimpl.head_case import HeadCase, HeadRef
 from refimpl.head_check import HeadChecker
 from refimpl.ranks.head_runtime import OWN, facts_of
 from refimpl.ranks.journal import Journal
+from refimpl.ranks.outcome import CallOutcome, RankOutcome, Run
 from refimpl.ranks.runtime import Ranks
 from refimpl.session import Checker, Failure, Session
+from refimpl.verdict.head_judge import judge_head
+from refimpl.verdict.head_reduce import HeadReducer
+from refimpl.vocab.layouts import even_layout
 from tests.head_mutants import HeadMutant, all_mutants
 
 TP_SIZE = 2
@@ -67,3 +75,20 @@ def test_logits_that_change_are_seen_for_a_path(session: Session) -> None:
     check = checker(session, "tests.head_mutants.right:Unsteady", "gather_pairs")
     failure = first_failure(check)
     assert failure is not None and failure.counterexamples[0].kind.value == "other-logits"
+
+
+def test_the_hidden_state_told_is_that_of_the_row_that_fails() -> None:
+    layout = even_layout(4, 2)
+    states = np.zeros((40, 3), np.uint16)
+    states[:, 0], states[33, 1] = 0x3F80, 0x4000
+    case = HeadCase(HeadRef("h"), layout, "bfloat16", states)
+    right = np.zeros(40, np.int64)
+    wrong = np.where(np.arange(40) == 33, 1, right)
+    call = CallOutcome("answered", reference=right, tokens=wrong)
+    run = Run((RankOutcome((call,)), RankOutcome((call,))), 1.0)
+    given = Case((Call(layout, "bfloat16", np.zeros((1, 4), np.uint16)),))
+    facts = SimpleNamespace(has_weights=False, steps=1, d2t=None)
+    ranks: Any = SimpleNamespace(facts=facts, given=lambda case, rows: given)
+    (finding,) = judge_head(case, run, None).findings
+    found = HeadReducer(ranks, case, run, 0.0).counterexample(finding)  # no time: nothing is cut down
+    assert found.notes == ("hidden state of 3 values: [0] = 1.0, [1] = 2.0, all else 0",)

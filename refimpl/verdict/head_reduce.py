@@ -60,7 +60,7 @@ class HeadReducer:
         if smaller is None or (self.case is not whole[0] and self._cause(*self._now(smaller)).kind is not cause.kind):
             self.case, self.run, smaller = whole
         rows = list(range(self.case.num_rows))
-        shown, run = self.case, self.run
+        shown, run, words = self.case, self.run, self._words(self.case, smaller)
         if self.case.num_rows > _CLASSIFIED_ROWS and smaller.rows:
             rows = list(smaller.rows[:_CLASSIFIED_ROWS])
             smaller = Finding(
@@ -77,7 +77,7 @@ class HeadReducer:
             run=run,
             finding=Finding(kind, kind.value, 0, smaller.message, smaller.rows, smaller.ranks),
             tries=self.tries,
-            notes=(self._words(shown, smaller),),
+            notes=(words,),
             why=cause.why,
             obligation="O0" if kind is Kind.OTHER_LOGITS else None,
             origin=shown,
