@@ -12,7 +12,8 @@ import pytest
 
 from refimpl import bits
 from refimpl.case import Call, Case
-from refimpl.ranks.outcome import CallOutcome, RankOutcome, Run, Stuck
+from refimpl.ranks import backend as backends
+from refimpl.ranks.outcome import CallOutcome, Died, RankOutcome, Run, Stuck
 from refimpl.ranks.runtime import Ranks
 from refimpl.verdict import reduce
 from refimpl.verdict.explain import Observation, explain, explanation
@@ -220,6 +221,34 @@ def test_random_answers_to_a_wide_row_are_cut_down_too(ranks: Ranks) -> None:
 
 
 # -- ranks that do not come through -------------------------------------------------------------------
+
+
+class OneEnd:
+    """Ranks that end every case alike."""
+
+    limit, backend = 1.0, backends.choose("gloo", [], 1)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def run(self, *args: object, **more: object) -> Run:
+        return self._run
+
+    def retire(self) -> None:
+        pass
+
+
+def test_what_is_told_of_a_broken_connection_is_of_one_run() -> None:
+    """Which of its endings shows is chance; the name, the message and the ranks' ends are those of the same time."""
+    case = Case((random_call(EVEN, 1),))
+    aborted = Run((RankOutcome((), Died(int(signal.SIGABRT), None, "")), RankOutcome((), Stuck(1.0, ""))), 1.0)
+    waiting = Run((RankOutcome((), Stuck(1.0, "")), RankOutcome((), Stuck(1.0, ""))), 1.0)
+    finding = judge(case, aborted).findings[0]
+    search = reduce._Search(OneEnd(waiting), "p", case, finding, "target_id", 0.0)  # type: ignore[arg-type]
+    search.run = aborted
+    found = reduce._named(search, set())
+    assert found.kind is Kind.DIED and found.run is aborted
+    assert "SIGABRT" in found.finding.message
 
 
 def test_mismatched_collectives_are_named_by_torch(ranks: Ranks) -> None:

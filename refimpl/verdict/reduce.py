@@ -495,11 +495,11 @@ def _named(search: _Search, confirmed_hangs: set[str]) -> Counterexample:
         return named or _counterexample(search)
     if _cause(search.finding.identity) == _TRANSPORT and kind is not Kind.HANG:
         # Which of its endings shows first is chance: ask once more, so that the same one is named every time.
-        seen = [search.finding]
+        seen = [(search.finding, search.run)]
         if search.fails_again():
-            seen.append(search.finding)
-        first = min(seen, key=lambda finding: _PRECEDENCE.index(finding.kind))
-        return _counterexample(search, first.kind, first.identity)
+            seen.append((search.finding, search.run))
+        search.finding, search.run = min(seen, key=lambda pair: _PRECEDENCE.index(pair[0].kind))
+        return _counterexample(search)
     return _counterexample(search)
 
 
