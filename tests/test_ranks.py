@@ -369,6 +369,21 @@ def test_teardown_is_called_once_a_generation_and_heard(tmp_path: Path, monkeypa
     ]
 
 
+def test_a_supervisor_that_does_not_start_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*args: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr("refimpl.ranks.runtime.start_supervisor", start)
+    ranks = Ranks(backend="gloo")
+    started = time.monotonic()
+    try:
+        with pytest.raises(RanksUnavailable, match="ended with status 3 before it joined"):
+            ranks.open()
+    finally:
+        ranks.close(1)
+    assert time.monotonic() - started < 60  # and not the time that is given to others on other machines
+
+
 def test_a_setup_without_an_end_is_told_as_such(tmp_path: Path) -> None:
     file = tmp_path / "sleepy.py"
     file.write_text(

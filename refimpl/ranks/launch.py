@@ -109,8 +109,9 @@ def start_supervisor(launch: Launch, hub: dict[str, Any], folder: str | None) ->
         },
     }
     assert process.stdin is not None
-    process.stdin.write(json.dumps(orders).encode() + b"\n")
-    process.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, which is told where it is waited for
+        process.stdin.write(json.dumps(orders).encode() + b"\n")
+        process.stdin.flush()
     return process
 
 

@@ -95,7 +95,15 @@ class Ranks:
                 found[event.head["index"]] = event.peer
 
         wanted = self._launch.world_size
-        if not wait_for(self._hub, _SUPERVISORS_SECONDS, lambda: len(found) == wanted, take):
+
+        def joined() -> bool:
+            return len(found) == wanted or self._process is None or self._process.poll() is not None
+
+        settled = wait_for(self._hub, _SUPERVISORS_SECONDS, joined, take)
+        if len(found) < wanted and self._process is not None and self._process.poll() is not None:
+            words = f"the supervisor of this process ended with status {self._process.returncode} before it joined"
+            raise RanksUnavailable(f"{words}; what it said stands above")
+        if not settled:
             missing = sorted(set(range(wanted)) - set(found))
             raise RanksUnavailable(f"launched process {missing} did not join within {_SUPERVISORS_SECONDS:.0f} s")
         self._supervisors = [found[index] for index in range(wanted)]
