@@ -20,7 +20,7 @@ from refimpl.verdict.explain import Observation, explain, explanation
 from refimpl.verdict.judge import Finding, expected, judge
 from refimpl.verdict.kinds import Kind
 from refimpl.verdict.reduce import Counterexample, reduce_failure
-from refimpl.verdict.report import obligation_of
+from refimpl.verdict.report import obligation_of, render
 from refimpl.vocab import d2t as tables
 from refimpl.vocab.layouts import Layout, even_layout, layout_from_sizes
 
@@ -220,7 +220,38 @@ def test_random_answers_to_a_wide_row_are_cut_down_too(ranks: Ranks) -> None:
         assert told == list(found.answers) or tokens <= {5, 4090}
 
 
+def test_a_path_that_is_slow_at_first_is_not_taken_for_one_that_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that compiles itself at its first call: the reducer's short limits show nothing of it."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom tests.mutants.ties import last_rank_wins_ties\nfirst = True\n"
+        "def path(logits, shard, group, d2t=None):\n    global first\n    time.sleep(1.2 if first else 0)\n"
+        "    first = False\n    return last_rank_wins_ties(logits, shard, group, d2t)\n"
+    )
+    monkeypatch.setattr(reduce, "_PATIENT_SECONDS", 0.4)
+    monkeypatch.setattr(reduce, "_SHORT_SECONDS", 0.1)
+    with Ranks(backend="gloo", limit=20.0) as patient:
+        found = reduced(patient, f"{tmp_path / 'slow.py'}:path", Case((random_call(EVEN),)))
+    assert found.kind is Kind.WRONG_TIE
+    assert size(found) == [(1, 2)]
+
+
 # -- ranks that do not come through -------------------------------------------------------------------
+
+
+def test_where_earlier_calls_are_needed_the_last_one_is_not_the_reason(ranks: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "fourth.py").write_text(
+        "import os\nfrom refimpl.paths.gather_pairs import gather_pairs\ncalls = 0\n"
+        "def path(logits, shard, group, d2t=None):\n    global calls\n    calls += 1\n"
+        "    if calls == 4:\n        os._exit(0)\n    return gather_pairs(logits, shard, group, d2t)\n"
+    )
+    name = f"{tmp_path / 'fourth.py'}:path"
+    found = reduced(ranks, name, Case(tuple(random_call(EVEN, batch) for batch in (5, 7, 3, 0))))
+    assert found.kind is Kind.DIED and len(found.case.calls) == 4
+    assert found.why is None
+    text = render(found, property_id="x", head=None, path=name, backend="gloo", replay_command="replay")
+    assert "fails at call" not in text
 
 
 class OneEnd:

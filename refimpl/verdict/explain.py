@@ -747,7 +747,12 @@ def _of_an_end(counterexample: Counterexample) -> Explanation | None:
         places = {wait.where for wait in waits.values() if wait.in_collective}
         if len(places) > 1 and not done:
             return Explanation("the ranks wait in collectives at different places of the path", "O7")
-    if call.batch == 0 and counterexample.kind in (Kind.DIED, Kind.RAISED, Kind.RAISED_ON_SOME_RANKS, Kind.HANG):
+    alone = len(counterexample.case.calls) == 1  # or it may be the calls before it
+    if (
+        alone
+        and call.batch == 0
+        and counterexample.kind in (Kind.DIED, Kind.RAISED, Kind.RAISED_ON_SOME_RANKS, Kind.HANG)
+    ):
         return Explanation("the batch is empty", "O7")
     return None
 

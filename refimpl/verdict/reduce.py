@@ -181,6 +181,8 @@ class _Search:
         self.keeps_calls = False
         self.tries = 0
         self.seen: list[Observation] = []  # what the ranks did with bigger cases
+        self._waits = _cause(finding.identity) == _TRANSPORT  # the failure looked for may show as a wait
+        self._is_slow = False
         self._hang_seen = False
         self._rejected: set[str] = set()
 
@@ -191,13 +193,19 @@ class _Search:
         self.tries += 1
         if fresh:
             self.ranks.retire()
-        if limit is None:
-            limit = self._limit(case)
-        run = self.ranks.run(case, self.path, limit=limit, debug=debug, reference=not debug)
-        self._hang_seen |= any(isinstance(rank.end, Stuck) for rank in run.ranks)
+        short = self._limit(case) if limit is None else limit
+        run = self.ranks.run(case, self.path, limit=short, debug=debug, reference=not debug)
+        if limit is None and short < self.ranks.limit and not self._waits and any_stuck(run):
+            # A path that is slow at its first call, say: what was no wait at the full limit is none at a short one.
+            self._is_slow = True
+            self.ranks.retire()
+            run = self.ranks.run(case, self.path, limit=self.ranks.limit, debug=debug, reference=not debug)
+        self._hang_seen |= self._waits and any_stuck(run)
         return run, judge(case, run, self.tie_rule)
 
     def _limit(self, case: Case) -> float:
+        if self._is_slow:
+            return self.ranks.limit
         seconds = _SHORT_SECONDS if self._hang_seen else _PATIENT_SECONDS
         seconds += _SECONDS_PER_VALUE * sum(call.logits.size for call in case.calls)
         seconds += _SECONDS_PER_CALL * len(case.calls)
@@ -797,6 +805,10 @@ def _short(search: _Search, run: Run) -> str:
 
 
 # -- parts of a case ----------------------------------------------------------------------------------
+
+
+def any_stuck(run: Run) -> bool:
+    return any(isinstance(rank.end, Stuck) for rank in run.ranks)
 
 
 def _cause(identity: str) -> str:

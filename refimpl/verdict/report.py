@@ -212,12 +212,14 @@ def _calls(counterexample: Counterexample) -> list[list[str]]:
     own = next(number for number, (first, last) in enumerate(groups) if first <= target <= last)
     shown = groups[max(0, own - _SHOWN_CALLS + 1) : own + 1]
     shown += groups[own + 1 :][: _SHOWN_CALLS - len(shown)]
+    # A rank that died or waits has told of no call.
+    is_known = counterexample.kind not in (Kind.DIED, Kind.HANG)
     sections = []
     for first, last in shown:
         call = calls[last]
         number = f"call {first + 1}" if first == last else f"calls {first + 1} to {last + 1}, all alike,"
         shape = f"batch {call.batch}, vocabulary {call.layout.vocab_size}, padded_size {call.layout.padded_size}"
-        failing = f", fails at call {target + 1}" if first <= target <= last and len(calls) > 1 else ""
+        failing = f", fails at call {target + 1}" if first <= target <= last and len(calls) > 1 and is_known else ""
         section = [f"{number} of {len(calls)}: {shape}{failing}"]
         if call.batch:
             section += _table(counterexample, call, first <= target <= last, _TABLE_LINES // len(shown))
