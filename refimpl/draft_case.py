@@ -134,11 +134,15 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Loops:
-    """The full gather's loop and the path's, each on every rank, and how many of the full gather's rows tied."""
+    """The full gather's loop and the path's, each on every rank, and how many of the full gather's rows tied.
+
+    ``shows_nothing``: each of them tied or held a NaN.
+    """
 
     full: list[Loop]
     local: list[Loop]
     tied: int | None
+    shows_nothing: bool = False
 
     @classmethod
     def of(cls, run: Run) -> Loops | None:
@@ -146,5 +150,6 @@ class Loops:
         ranks = [rank.loops for rank in run.ranks]
         if any(len(arrays) < 6 for arrays in ranks):
             return None
-        tied = int(ranks[0][6][0]) if len(ranks[0]) > 6 else None
-        return cls([Loop(*arrays[:3]) for arrays in ranks], [Loop(*arrays[3:6]) for arrays in ranks], tied)
+        tied, nothing = map(int, ranks[0][6]) if len(ranks[0]) > 6 else (None, False)
+        loops = [Loop(*arrays[:3]) for arrays in ranks], [Loop(*arrays[3:6]) for arrays in ranks]
+        return cls(*loops, tied, bool(nothing))

@@ -28,6 +28,7 @@ from refimpl.vocab.layouts import Layout
 from refimpl.vocab.tie_rate import TieRate, from_tokens
 
 # Rows of a failing batch that are given to a path at a time, as wide as the vocabulary.
+_MANY_ROWS = 50
 _LOWERED_ROWS = 8
 
 
@@ -55,6 +56,11 @@ class HeadTally:
             "conditional": [[kind, reason, rows] for (kind, reason), rows in self.conditional.items()],
             "failed": dict(self.failed),
         }
+
+
+def _shows_nothing(tally: Tally) -> bool:
+    """Where all rows tie at their top or hold a NaN, both paths agree whatever they see."""
+    return tally.rows in (tally.tied_rows, tally.nan_rows)
 
 
 class HeadChecker:
@@ -254,9 +260,14 @@ class HeadChecker:
             self._session.failed[key] = FAILURES[news[0].kind](news[0], tuple(news[1:]))
             raise self._session.failed[key]
         self._checker.compared += judgement.tally.calls
-        self._checker.rows += judgement.tally.rows
+        self._checker.rows += 0 if _shows_nothing(judgement.tally) else judgement.tally.rows
         self._checker.dtypes.add(self.facts.logits_dtype)
         self.tally.hidden.add(judgement.tally)
+        if self.tally.hidden.rows >= _MANY_ROWS and _shows_nothing(self.tally.hidden):
+            self._checker.note(
+                f"every row from hidden states of head {self.facts.name} ties or holds NaN, which shows nothing: "
+                "are its weights finite and not all alike?"
+            )
         self._session.journal.end(case, self._note(), "refused" if judgement.refused is not None else "holds")
         return judgement
 

@@ -251,6 +251,32 @@ def test_known_divergences_are_counted_and_missed_ones_told(session: Session, us
     assert check.unseen_known == ["of the past"]
 
 
+@pytest.mark.parametrize(
+    ("method", "place"), [("norm_weight(self, spec_step_idx=0)", "[3]"), ("weight_rows(self, *given)", "[0, 0]")]
+)
+def test_rows_that_all_tie_or_hold_a_nan_show_nothing_of_a_head(
+    session: Session, tmp_path: Path, method: str, place: str
+) -> None:
+    """One weight that is not finite: both paths agree on every row, whatever they make of the hidden states."""
+    name, given = method.split("(self, ")
+    given = given.rstrip(")").replace("=0", "")
+    (tmp_path / "broken.py").write_text(
+        "from dataclasses import dataclass\nfrom refimpl.head import Head\n"
+        "@dataclass(frozen=True, eq=False, kw_only=True)\nclass Broken(Head):\n"
+        f"    def {method}:\n        found = super().{name}({given}).clone()\n"
+        f"        found{place} = float('{'inf' if name == 'norm_weight' else 'nan'}')\n        return found\n"
+        "head = Broken(source={'all': 'made up'}, vocab_size=300, hidden_size=16, norm=True)\n"
+    )
+    check = checker(session, f"{tmp_path / 'broken.py'}:head", "gather_pairs")
+    session.notes.clear()
+    for seed in range(3):
+        for case in HiddenStates(seed, batch=60).cases(check):
+            check(case)
+    check.drafting.conclude(loop := loop_of(check, 8, seed=3), *check.drafting.run(loop))
+    assert check.tally.hidden.rows >= 50 and check._checker.rows == 0
+    assert any("are its weights finite" in note for note in session.notes)
+
+
 def test_ties_that_a_sound_table_decides_need_not_be_stated(session: Session) -> None:
     from tests.test_head_mutants import first_failure
 

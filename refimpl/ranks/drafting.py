@@ -20,6 +20,7 @@ from refimpl.contract import UnsupportedInput
 from refimpl.drawn import mixed
 from refimpl.head import Head, torch_dtype
 from refimpl.ranks import answers
+from refimpl.ranks.outcome import NAN_ROW
 
 if TYPE_CHECKING:
     from refimpl.ranks.executor import Executor
@@ -133,7 +134,8 @@ class _Loops:
             self.arrays += [torch.stack(drafted).cpu().numpy(), torch.stack(greedy).cpu().numpy()]
             self.arrays.append(patterns(torch.stack(states)))
         if self._tied:
-            self.arrays.append(torch.stack(self._tied).sum().reshape(1).cpu().numpy())
+            tied, of_nan = torch.cat(self._tied).unbind(dim=1)
+            self.arrays.append(np.array([int(tied.sum()), int((tied | of_nan).all())]))
         self.complete = True
 
     def _reach(self, position: int, what: str) -> None:
@@ -144,7 +146,8 @@ class _Loops:
         if head.gives_own_tokens:
             return head.full_tokens(hidden, executor.reference_group, step)
         logits = head.local_logits(hidden, self._shard, step)
-        self._tied.append(executor.heads.ties(logits, self._shard)[:, 0] > 1)
+        ties = executor.heads.ties(logits, self._shard)
+        self._tied.append(torch.stack([ties[:, 0] > 1, ties[:, 2] == NAN_ROW], dim=1))
         return executor.run_reference(logits, self._shard, self._d2t)
 
     def _local(self, hidden: torch.Tensor, step: int) -> torch.Tensor | None:
