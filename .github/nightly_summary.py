@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import math
 import re
 import sys
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ class Run:
 
     tests: int = 0
     skipped: int = 0
+    not_passed: int = 0
     seconds: float = 0.0
     failed: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
@@ -36,19 +38,26 @@ class Run:
 
     @property
     def passed(self) -> int:
-        return self.tests - self.skipped - len({name for name, _ in self.failed + self.unknown})
+        return self.tests - self.not_passed
 
 
 def read_junit(file: Path) -> Run:
     run = Run()
     try:
+        if file.exists() and not file.is_file():
+            raise OSError("it is no regular file")
         root = ElementTree.parse(file).getroot()
+        if root.tag not in ("testsuites", "testsuite"):
+            raise ValueError(f"it begins with <{root.tag}>, not with <testsuites>")
         for suite in root.iter("testsuite"):
-            run.seconds += float(suite.get("time") or 0)
+            seconds = float(suite.get("time") or 0)
+            run.seconds += seconds if math.isfinite(seconds) else 0
         for case in root.iter("testcase"):
             run.tests += 1
             name = "::".join(part for part in (case.get("classname"), case.get("name")) if part)
-            run.skipped += case.find("skipped") is not None
+            ended = {kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None}
+            run.skipped += ended == {"skipped"}
+            run.not_passed += bool(ended)
             for kind in ("failure", "error"):
                 for element in case.findall(kind):
                     text = (element.text or element.get("message") or "").strip()
@@ -56,7 +65,7 @@ def read_junit(file: Path) -> Run:
                     (run.unknown if undecided else run.failed).append((name, text))
     except FileNotFoundError:
         run.problem = "no JUnit file: the run ended before it could write one"
-    except (OSError, ElementTree.ParseError, ValueError) as error:
+    except (OSError, ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: of an unknown encoding
         run.problem = f"the JUnit file cannot be read ({error})"
     return run
 
@@ -80,6 +89,8 @@ def verdict(run: Run, outcome: str) -> str:
 def numbers(log: Path) -> str:
     """The suite's own table at the end of a run's output."""
     try:
+        if not log.is_file():
+            return ""
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
@@ -133,11 +144,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("junit", type=Path, metavar="NAME.xml")
     parser.add_argument("--outcome", default="success", help="how the step ended that ran the tests")
-    parser.add_argument("--limit", type=int, default=7000, metavar="CHARACTERS", help="of Markdown (default: 7000)")
+    parser.add_argument("--limit", type=int, default=5000, metavar="CHARACTERS", help="of Markdown (default: 5000)")
     options = parser.parse_args(arguments)
     run = read_junit(options.junit)
     outcome = options.outcome or "skipped"
-    table = numbers(options.junit.with_suffix(".log"))
+    table = numbers(options.junit.with_suffix(".log")) if options.junit.name else ""
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     print(render(options.junit.stem, run, outcome, table, options.limit))
     return 0 if verdict(run, outcome) == "green" else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +53,37 @@ def test_green(summary: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert status == 0
     assert text.startswith("### tp2: green\n")
     assert "| 2 | 1 | 0 | 0 | 1 | 1.5 |" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('<?xml version="1.0" encoding="nosuch"?><testsuites/>', "cannot be read (unknown encoding"),
+        ("<html><testcase/></html>", "it begins with <html>, not with <testsuites>"),
+        (None, "it is no regular file"),
+    ],
+)
+def test_what_is_no_junit_file_is_red(
+    summary: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    file = tmp_path / "tp2.xml"
+    if content is None:
+        os.mkfifo(file)
+        os.mkfifo(file.with_suffix(".log"))
+    else:
+        file.write_text(content)
+    status, text = run(summary, capsys, file)
+    assert status == 1 and text.startswith("### tp2: red: ") and said in text
+    assert run(summary, capsys, tmp_path)[0] == run(summary, capsys, ".")[0] == 1
+
+
+def test_a_test_counts_once_however_it_ended(
+    summary: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = '<testcase name="a"><failure>x</failure><error>y</error><skipped/></testcase>'
+    file = junit(tmp_path / "tp2.xml", case, PASSED, SKIPPED)
+    file.write_text(file.read_text().replace('time="90"', 'time="nan"'))
+    assert "| 3 | 1 | 1 | 1 | 1 | 0.0 |" in run(summary, capsys, file)[1]
 
 
 def test_failed_and_unknown_are_told_apart(
