@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from refimpl import loading
+from refimpl import loading, places
 
 _LOADED: dict[Path, ModuleType] = {}
 _FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "engines"
@@ -84,7 +84,7 @@ def check_name(name: str) -> str | None:
     if name in shipped():
         return None
     if name.endswith(".py"):
-        return None if Path(name).is_file() else f"{name!r} names a file that does not exist: {Path(name).absolute()}"
+        return None if places.is_file(name) else f"{name!r} names a file that does not exist: {Path(name).absolute()}"
     if "." in name and all(part.isidentifier() for part in name.split(".")):
         return None
     return f"there is no engine {name!r}; give {', '.join(shipped())}, or an adapter as package.module or file.py"

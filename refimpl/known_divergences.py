@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from refimpl import places
 from refimpl.session import Failure
 from refimpl.topk.checker import TopKFailure
 from refimpl.verdict import expected
@@ -30,6 +31,9 @@ class KnownDivergences:
 def read(name: str, directory: Path) -> KnownDivergences:
     """Raises pytest.UsageError for a file that cannot be read and a line that is of no kind."""
     try:
+        wrong = places.no_regular_file(directory / name)
+        if wrong:
+            raise pytest.UsageError(f"--known-divergences={name}: {wrong}; give a text file with a test id a line")
         lines = (directory / name).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         words = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"

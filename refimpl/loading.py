@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from refimpl import places
+
 REFERENCE = "full_gather"
 
 
@@ -61,7 +63,7 @@ def check_form(name: str, shipped: tuple[str, ...] = (*SHIPPED_PATHS, *PEER_PATH
         if where.endswith(".py") or name.endswith(".py"):
             return f"{name!r} names no path in the file; give it as {name.rstrip(':')}:name"
         return f"{name!r} is neither package.module:name nor file.py:name nor one of {', '.join(shipped)}"
-    if where.endswith(".py") and not Path(where).is_file():
+    if where.endswith(".py") and not places.is_file(where):
         return f"{name!r} names a file that does not exist: {Path(where).absolute()}"
     return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,18 @@ FILE_OPTIONS = (
     "--certificate",
     "--certificate-key",
     "--known-divergences",
+)
+
+
+# What stands in them is one thing; --path, --head and --topk-path may be given several times.
+SINGLE_OPTIONS = (
+    *FILE_OPTIONS,
+    "--tp",
+    "--backend",
+    "--engine",
+    "--rank-timeout",
+    "--setup-timeout",
+    "--hypothesis-profile",
 )
 
 
@@ -86,10 +100,9 @@ def add_options(parser: pytest.Parser) -> None:
 def parse_tp(text: str | None, launch: Launch) -> tuple[int, ...]:
     if text is None:
         return (launch.world_size if launch.torchrun else 2,)
-    try:
-        sizes = tuple(sorted({int(word) for word in text.split(",")}))
-    except ValueError:
-        raise pytest.UsageError(f"--tp={text}: give whole numbers separated by commas, such as --tp=2,4") from None
+    if not re.fullmatch(r" *[0-9]{1,9} *(, *[0-9]{1,9} *)*", text):
+        raise pytest.UsageError(f"--tp={text}: give whole numbers separated by commas, such as --tp=2,4")
+    sizes = tuple(sorted({int(word) for word in text.split(",")}))
     if sizes[0] < 1 or sizes[-1] > MOST_RANKS:
         raise pytest.UsageError(f"--tp={text}: a tp_size is a number from 1 to {MOST_RANKS}")
     if launch.torchrun and sizes[-1] > launch.world_size:
@@ -134,6 +147,14 @@ def refuse_empty(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{option}= is empty: give a file or folder, or leave the option out")
 
 
+def refuse_repeated(args: Sequence[str]) -> None:
+    """The last of two values would count, and nothing be said of the first."""
+    for option in SINGLE_OPTIONS:
+        values = {arg for arg in args if arg.startswith(f"{option}=")}
+        if len(values) > 1:
+            raise pytest.UsageError(f"{option} is given {len(values)} times with different values; give it once")
+
+
 def parse_options(config: pytest.Config) -> RunOptions:
     """The command line, checked. Raises UsageError."""
     launch = Launch.from_environment()
@@ -142,6 +163,7 @@ def parse_options(config: pytest.Config) -> RunOptions:
     if launch.torchrun and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("-n under torchrun would start ranks of ranks; use -n without torchrun, with --tp")
     refuse_empty(config)
+    refuse_repeated([str(arg) for arg in config.invocation_params.args])
     paths = loading.expand(config.getoption("--path") or ("own",))
     for path in paths:
         wrong = loading.check_argmax_path(path)

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fixtures.checkpoints.tensors import CheckpointError, Tensor, TensorFolder
+from refimpl import places
 from refimpl.verdict.subjects import of_file
 from refimpl.vocab.d2t import check_table, offsets, targets
 from refimpl.vocab.mistakes import diagnose
@@ -65,9 +66,9 @@ def sort_table(folder: Path, out: Path, also: tuple[str, ...] = (), leave: tuple
 
 def write_sorted(folder: Path, out: Path, also: tuple[str, ...] = (), leave: tuple[str, ...] = ()) -> Sorted:
     """Write the sorted checkpoint. Raises CheckpointError, OSError; what was begun is removed."""
-    if out.exists() or out.is_symlink():
+    if places.exists(out) or os.path.islink(out):
         raise CheckpointError(f"{out} exists already; name a folder that does not")
-    if not out.parent.is_dir():
+    if not places.is_dir(out.parent):
         raise CheckpointError(f"{out.parent} is no folder; make it first")
     if folder.resolve() in out.resolve().parents:
         raise CheckpointError(f"{out} lies in {folder}; name a folder outside it")
@@ -133,7 +134,7 @@ def compare(folder: Path, out: Path, done: Sorted) -> str | None:
 
 
 def _weights(folder: Path) -> TensorFolder:
-    if not folder.is_dir():
+    if not places.is_dir(folder):
         raise CheckpointError(f"{folder} is no folder; give the one that holds config.json and the weights")
     tensors = TensorFolder(folder)
     for name in tensors.names:

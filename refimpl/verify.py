@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fixtures.checkpoints.tensors import CheckpointError
+from refimpl import places
 from refimpl.verdict import certificate, envelope, subjects
 from refimpl.verdict.certificate import CertificateError
 
@@ -30,6 +31,10 @@ class Wanted:
     target_checkpoint: Path | None = None
     path: str | None = None
     head: str | None = None
+
+
+class _NotChecked(Exception):
+    """What was named on the command line is not there to compare with."""
 
 
 def verify(file: Path, key: Path | None, wanted: Wanted, accept_conditions: bool) -> int:
@@ -54,6 +59,9 @@ def verify(file: Path, key: Path | None, wanted: Wanted, accept_conditions: bool
             return COULD_NOT
         statement = certificate.check(document)
         problems = _against_disk(statement, wanted) + _against_wishes(statement, wanted)
+    except _NotChecked as error:
+        print(f"{file} could not be checked: {error}", file=sys.stderr)
+        return COULD_NOT
     except CertificateError as error:
         problems = [str(error)]
         statement = None
@@ -82,6 +90,9 @@ def verify(file: Path, key: Path | None, wanted: Wanted, accept_conditions: bool
 
 
 def _read(file: Path) -> Any:
+    wrong = places.no_regular_file(file)
+    if wrong:
+        raise ValueError(f"{wrong}; give the certificate that a run wrote")
     if file.stat().st_size > _MAX_BYTES:
         raise ValueError(f"it has {file.stat().st_size} bytes, which no certificate has")
     try:
@@ -128,12 +139,15 @@ def _package(name: str) -> list[str]:
 
 
 def _checkpoint(statement: dict[str, Any], certified: dict[str, str], wanted: Wanted) -> list[str]:
-    places = certificate.described(statement, "checkpoint")
-    if not certified or not places:
+    written = certificate.described(statement, "checkpoint")
+    if not certified or not written:
         return [f"it is not about a checkpoint, and --checkpoint={wanted.checkpoint} was given"]
-    folder = wanted.checkpoint or Path(places["folder"])
-    recorded = places.get("target")
+    folder = wanted.checkpoint or Path(written["folder"])
+    recorded = written.get("target")
     target = wanted.target_checkpoint or (Path(recorded) if recorded else None)
+    for option, place in (("--checkpoint", wanted.checkpoint), ("--target-checkpoint", wanted.target_checkpoint)):
+        if place is not None and not places.is_dir(place):
+            raise _NotChecked(f"{option}={place} is no folder; give the one that holds the checkpoint now")
     try:
         now = {subject.name: subject.sha256 for subject in subjects.reread_checkpoint(folder, target)}
     except (CheckpointError, OSError) as error:

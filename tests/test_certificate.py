@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -341,6 +342,12 @@ def test_what_is_no_certificate(junk: Any, tmp_path: Path) -> None:
         certificate.check(junk)
     (tmp_path / "junk.json").write_text(json.dumps(junk))
     assert main(["verify", str(tmp_path / "junk.json")]) == (1 if isinstance(junk, dict) else 4)
+
+
+def test_a_pipe_is_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    assert main(["verify", str(tmp_path / "pipe.json")]) == 4
+    assert "it is no regular file; give the certificate" in capsys.readouterr().err
 
 
 class TestVerify:

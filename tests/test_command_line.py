@@ -80,6 +80,13 @@ USAGE_ERRORS = {
     "an unknown backend": (["--backend=mpi"], "choose one of auto, nccl and gloo"),
     "nccl without a GPU": (["--backend=nccl"], "needs a GPU"),
     "a time that is none": (["--rank-timeout=soon"], "give seconds"),
+    "a name that no system takes": ([f"--path={'a' * 300}.py:path"], "names a file that does not exist"),
+    "a head's name that no system takes": ([f"--head={'a' * 300}.py:head"], "names a file that does not exist"),
+    "a folder's name that no system takes": ([f"--checkpoint={'a' * 300}"], "does not exist; give the folder"),
+    "two sizes with an underscore": (["--tp=1_0"], "give whole numbers"),
+    "a digit of another script": (["--tp=\uff12"], "give whole numbers"),
+    "an option twice": (["--rank-timeout=3", "--rank-timeout=4"], "--rank-timeout is given 2 times"),
+    "two checkpoints": (["--checkpoint=a", "--checkpoint", "b"], "--checkpoint is given 2 times"),
     "a negative time": (["--rank-timeout=-3"], "give seconds"),
     "a setup time that is none": (["--setup-timeout=0"], "such as --setup-timeout=30"),
     "an unknown profile": (["--hypothesis-profile=weekly"], "choose one of dev, ci, nightly"),
@@ -207,7 +214,7 @@ def test_replay_says_fixed_still_fails_or_could_not_run(tmp_path: Path) -> None:
     unknown.write_text(file.read_text().replace('"kind": "wrong-tie"', '"kind": "bogus"'))
     wrong = [[str(tmp_path / "missing.json")], [str(file), "--path=no.such:path"], [], [str(tmp_path)], [str(odd)]]
     wrong += [[str(file), f"--rank-timeout={seconds}"] for seconds in ("0", "-1", "nan", "soon")]
-    wrong += [[str(file), "--setup-timeout=never"]]
+    wrong += [[str(file), "--setup-timeout=never"], [str(file), f"--path={'a' * 300}.py:path"]]
     for arguments in [[str(broken)], [str(unknown)], *wrong]:
         result = run(*replay, *arguments)
         assert result.returncode == 4 and "Traceback" not in result.stderr

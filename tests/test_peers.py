@@ -219,7 +219,10 @@ def nan_corner_and_one_more(local_logits: Any, shard: Any, group: Any, d2t: Any 
         ("a_path[nan]  # nan-rule:", "not of the form"),
         ("a_path[full moon]  # nan-rule: why", "not of the form"),
         ("a_path[moon]  # nan-rule: why", "'moon' is none of nan"),
-        ("\na_path[nan]  # no-kind: why", "line 2: 'no-kind' is not a valid Kind"),
+        (
+            "\na_path[nan]  # no-kind: why",
+            "line 2: 'no-kind' is no failure kind; give kinds",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(text: str, said: str) -> None:

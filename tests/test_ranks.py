@@ -384,6 +384,28 @@ def test_a_supervisor_that_does_not_start_is_told_at_once(monkeypatch: pytest.Mo
     assert time.monotonic() - started < 60  # and not the time that is given to others on other machines
 
 
+def test_a_supervisor_that_comes_too_late_removes_the_folder(tmp_path: Path) -> None:
+    """Its run was killed while it was at its imports."""
+    (tmp_path / "run").mkdir()
+    orders = {"host": "127.0.0.1", "port": 9, "secret": "x", "run": "0" * 12, "folder": str(tmp_path / "run")}
+    orders |= {"index": 0, "local_index": 0, "timeout": 1.0, "python_path": [], "environment": {}}
+    command = [sys.executable, "-m", "refimpl.ranks.supervisor"]
+    line = json.dumps(orders).encode() + b"\n"
+    ended = subprocess.run(command, check=False, input=line, capture_output=True, timeout=120)
+    assert ended.returncode == 1 and ended.stderr == b""
+    assert not (tmp_path / "run").exists()
+
+
+def test_closed_while_it_starts_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("refimpl.ranks.runtime._GONE_SECONDS", 600.0)
+    ranks = Ranks(backend="gloo")
+    ranks.listen()
+    process, folder = ranks._process, ranks._folder
+    ranks.close(1)
+    assert process is not None and process.returncode == -signal.SIGKILL
+    assert folder is not None and not Path(folder).exists()
+
+
 def test_a_setup_without_an_end_is_told_as_such(tmp_path: Path) -> None:
     file = tmp_path / "sleepy.py"
     file.write_text(
@@ -400,6 +422,14 @@ def test_a_setup_without_an_end_is_told_as_such(tmp_path: Path) -> None:
             assert str(raised.value) == said
             assert raised.value.stage == ("setup" if name == "sleepy" else "import")
         assert ranks.run(a_case(), "gather_pairs").complete
+
+
+def test_a_setup_that_ends_its_rank_is_told_as_such(ranks: Ranks, tmp_path: Path) -> None:
+    file = tmp_path / "leaving.py"
+    file.write_text("import os\ndef path(logits, shard, group, d2t=None): ...\npath.setup = lambda *_: os._exit(3)")
+    with pytest.raises(PathUnusable, match=r"ended by exit status 3 in the setup\(\) of") as raised:
+        ranks.run(a_case(), f"{file}:path")
+    assert raised.value.stage == "setup"
 
 
 def test_a_path_that_flushes_subnormals_leaves_them_to_the_reference(ranks: Ranks, tmp_path: Path) -> None:

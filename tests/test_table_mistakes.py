@@ -66,6 +66,15 @@ def test_table_of_another_training_shows_against_the_mask() -> None:
     assert f"marks 300 target ids and d2t maps to 300, of which {common} are marked" in mistake.message
 
 
+def test_a_target_twice_is_not_taken_for_another_training() -> None:
+    """The mask agrees with all that is left; the report names the two draft ids."""
+    ids = targets(RISING).copy()
+    ids[7] = ids[3]
+    diagnosis = diagnose(offsets(ids), DRAFT, TARGET, mask(RISING))
+    assert diagnosis.mistakes == ()
+    assert any("both map to target" in sentence for sentence in diagnosis.sentences)
+
+
 def test_all_zeros() -> None:
     zeros = identity_table(DRAFT)
     (mistake,) = diagnose(zeros, DRAFT, TARGET).mistakes

@@ -323,4 +323,6 @@ class Generations:
             rank, died = min(generation.died.items())
             if path is None:
                 raise RanksUnavailable(f"rank {rank} ended by {died.how} before its group was open\n{died.tail}")
+            if rank in generation.imported:
+                raise PathUnusable("setup", f"rank {rank} ended by {died.how} in the setup() of {path!r}")
             raise PathUnusable("import", f"rank {rank} ended by {died.how} while {path!r} was loaded")

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -128,8 +129,12 @@ class Ranks:
         """
         for peer in self._supervisors:
             peer.send({"do": "farewell", "status": status})
-        self._supervisors = []
+        has_joined, self._supervisors = bool(self._supervisors), []
         if self._process is not None:
+            if not has_joined and self._process.poll() is None:
+                # It is at its imports, has no rank yet, and would hear of the farewell once it is through.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
             assert self._process.stdin is not None
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

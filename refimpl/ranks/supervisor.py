@@ -259,7 +259,13 @@ def main() -> int:
     preload.load(orders.get("engine"))
     gc.collect()
     gc.freeze()  # a collection in an executor would else touch, and so copy, every page of what is loaded here
-    return Supervisor(orders).run()
+    try:
+        supervisor = Supervisor(orders)
+    except (wire.WireError, OSError):  # whoever started this has gone meanwhile
+        if orders["folder"]:
+            shutil.rmtree(orders["folder"], ignore_errors=True)
+        return 1
+    return supervisor.run()
 
 
 if __name__ == "__main__":

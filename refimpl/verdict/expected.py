@@ -124,11 +124,14 @@ def parse(text: str) -> tuple[Expected, ...]:
             raise ExpectedError(f"line {number}: {line!r} is not of the form 'path[condition]  # kinds: reason'")
         if match[2] not in CONDITIONS:
             raise ExpectedError(f"line {number}: condition {match[2]!r} is none of {', '.join(CONDITIONS)}")
-        try:
-            kinds = frozenset(Kind(word.strip()) for word in words.split(","))
-        except ValueError as error:
-            raise ExpectedError(f"line {number}: {error}; see docs/failure-kinds.md") from None
-        found.append(Expected(match[1], match[2], kinds, reason))
+        kinds = [word.strip() for word in words.split(",")]
+        unknown = [kind for kind in kinds if kind not in list(Kind)]
+        if unknown:
+            raise ExpectedError(
+                f"line {number}: {unknown[0]!r} is no failure kind; give kinds of docs/failure-kinds.md, separated by "
+                "commas, before the colon"
+            )
+        found.append(Expected(match[1], match[2], frozenset(map(Kind, kinds)), reason))
     return tuple(found)
 
 
