@@ -27,8 +27,9 @@ from refimpl.vocab.d2t import TableReport, targets
 from refimpl.vocab.layouts import Layout
 from refimpl.vocab.tie_rate import TieRate, from_tokens
 
-# Rows of a failing batch that are given to a path at a time, as wide as the vocabulary.
+# From so many rows on it is told that none of them shows anything.
 _MANY_ROWS = 50
+# Rows of a failing batch that are given to a path at a time, as wide as the vocabulary.
 _LOWERED_ROWS = 8
 
 

@@ -104,7 +104,8 @@ def of_widths(tp_size: int, nightly: bool) -> Iterator[Batch]:
     first's too; at widths of which not every column wins ties alone are run."""
     for place, width in enumerate(WIDTHS):
         every = width in widths(tp_size, nightly)
-        for dtype in bits.DTYPES if every or ties_in_each_dtype(tp_size, nightly) else bits.DTYPES[place % 3 :][:1]:
+        in_turn = bits.DTYPES[place % len(bits.DTYPES)]
+        for dtype in bits.DTYPES if every or ties_in_each_dtype(tp_size, nightly) else (in_turn,):
             for rank in {0, tp_size - 1} if nightly else {tp_size - 1}:
                 layout = on_one_rank(width, tp_size, rank)
                 label = f"width {width} {tp_size} {dtype} {rank} {nightly}"

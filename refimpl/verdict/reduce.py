@@ -195,12 +195,12 @@ class _Search:
             self.ranks.retire()
         short = self._limit(case) if limit is None else limit
         run = self.ranks.run(case, self.path, limit=short, debug=debug, reference=not debug)
-        if limit is None and short < self.ranks.limit and not self._waits and any_stuck(run):
+        if limit is None and short < self.ranks.limit and not self._waits and _any_stuck(run):
             # A path that is slow at its first call, say: what was no wait at the full limit is none at a short one.
             self._is_slow = True
             self.ranks.retire()
             run = self.ranks.run(case, self.path, limit=self.ranks.limit, debug=debug, reference=not debug)
-        self._hang_seen |= self._waits and any_stuck(run)
+        self._hang_seen |= self._waits and _any_stuck(run)
         return run, judge(case, run, self.tie_rule)
 
     def _limit(self, case: Case) -> float:
@@ -807,7 +807,7 @@ def _short(search: _Search, run: Run) -> str:
 # -- parts of a case ----------------------------------------------------------------------------------
 
 
-def any_stuck(run: Run) -> bool:
+def _any_stuck(run: Run) -> bool:
     return any(isinstance(rank.end, Stuck) for rank in run.ranks)
 
 
